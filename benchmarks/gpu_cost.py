@@ -84,16 +84,20 @@ def _row(case: layers.Case, tokens: int, fields: dict[str, object]) -> dict[str,
             )
             for card in CARDS
         }
+    counted = counts["bfloat16", True]
+    then = corrected.fields_as_measured(case.layer, case.positions)
+    as_measured = layers.count(case, torch.bfloat16, True, tokens, {**fields, **then}) if then else counted
     return {
         "layer": case.layer,
         "documents": case.documents,
         "positions": case.positions,
-        **_totals(counts["bfloat16", True].launches),
-        "kept": round(counts["bfloat16", True].kept),
+        **_totals(counted.launches),
+        "kept": round(counted.kept),
         **times,
-        "parts": corrected.parts_of(counts["bfloat16", True].launches),
+        "parts": corrected.parts_of(counted.launches),
+        "parts as measured": corrected.parts_of(as_measured.launches),
         "float16": _totals(counts["float16", False].launches),
-        "triton": _triton(counts["bfloat16", True].launches),
+        "triton": _triton(counted.launches),
     }
 
 

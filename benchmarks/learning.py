@@ -62,6 +62,8 @@ def main() -> int:
     if RECIPE in arguments.part:
         for command in (text_command, recipe_cases.recipe_command):
             commands.longmix(command(work, arguments.corpus), work / "prepare.log")
+        for words in recipe_cases.rows_commands(work):
+            commands.longmix(words, work / "prepare.log")
         recipe_baselines.count(work)
         for trial in arguments.trial:
             failed += run_trial(work, trial, arguments.jobs, arguments.models)
@@ -133,8 +135,9 @@ def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list
     elif trial in (recipe_cases.CHANGES, recipe_cases.LONGER):
         of_rows = (recipe_cases.change_cases if trial == recipe_cases.CHANGES else recipe_cases.longer_cases)(work)
         cases = [case for changed in of_rows.values() for case in changed.values()]
-    elif trial == recipe_cases.CONFIRM:
-        of_seeds = [seeds for changed in recipe_cases.confirm_cases(work).values() for seeds in changed.values()]
+    elif trial in (recipe_cases.CONFIRM, recipe_cases.FACTORS):
+        several = (recipe_cases.confirm_cases if trial == recipe_cases.CONFIRM else recipe_cases.factor_cases)(work)
+        of_seeds = [seeds for changed in several.values() for seeds in changed.values()]
         # The first seed of everything, then the second.
         cases = list(itertools.chain(*zip(*of_seeds, strict=True)))
     else:

@@ -24,6 +24,8 @@ from learned.cases import (
 from learned.recipe_points import (
     CHANGED,
     CONFIRMED,
+    FACTORS_LENGTHS,
+    FACTORS_ROW,
     GRID_ROWS,
     LARGER_CHANGES,
     LARGER_MODEL,
@@ -38,6 +40,7 @@ from learned.recipe_points import (
     SHARES,
     Change,
     Point,
+    factor_changes,
 )
 
 from longmix.data_prep.manifest import Manifest
@@ -45,9 +48,9 @@ from longmix.modeling import MODEL_TYPES
 from longmix.trainer.settings.run_file import read_settings
 
 RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
-GRID, CHANGES, CONFIRM, LONGER, LARGER, SEEDS, CURVE = TRIALS = (
+GRID, CHANGES, CONFIRM, LONGER, LARGER, FACTORS, SEEDS, CURVE = TRIALS = (
     *("grid", "changes", "confirm", "longer"),
-    *("larger", "seeds", "curve"),
+    *("larger", "factors", "seeds", "curve"),
 )
 # These are tried at half the tokens of the table of text.
 SHORT = (GRID, CHANGES, LARGER)
@@ -69,7 +72,7 @@ LENGTHS = (0.5e6, 1e6, 2e6, 4e6, 8e6, 16e6)
 BYTES_PER_TOKEN = 3.5
 # What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
 TOKENS = dict.fromkeys(SHORT, TEXT_BYTES / BYTES_PER_TOKEN / 2)
-TOKENS |= dict.fromkeys((CONFIRM, SEEDS), TEXT_BYTES / BYTES_PER_TOKEN)
+TOKENS |= dict.fromkeys((CONFIRM, FACTORS, SEEDS), TEXT_BYTES / BYTES_PER_TOKEN)
 TOKENS |= {LONGER: LONGER_TOKENS, CURVE: sum(LENGTHS) / len(LENGTHS)}
 EVALUATED = (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN
 # Forward alone, beside forward and backward.
@@ -101,6 +104,25 @@ def recipe_command(work: Path, corpus: Path) -> list[str]:
         words += [f"--{option}", str(target)]
     words += ["--tokenizer", str(text_folder(work) / "tokenizer"), "--sequence-length", str(TEXT_LENGTH)]
     return [*words, "--packing", "one-per-row", "--workers", "1"]
+
+
+def rows_folder(work: Path, length: int) -> Path:
+    """The short text, and the rows held out, in rows of another length."""
+    return work / "data" / f"rows-{length}"
+
+
+def rows_commands(work: Path) -> list[list[str]]:
+    """`longmix prepare` of it in rows of the other lengths of FACTORS_LENGTHS, behind the two others."""
+    data = work / "data"
+    words = ["--source", str(data / "corpus.txt"), "--tokenizer", str(text_folder(work) / "tokenizer")]
+    for split in ("validation", "test"):
+        words += [f"--{split}", str(data / f"recipes-{split}.txt")]
+    words += ["--packing", "one-per-row", "--workers", "1"]
+    return [
+        ["prepare", "text", "--output", str(rows_folder(work, length)), "--sequence-length", str(length), *words]
+        for length in FACTORS_LENGTHS
+        if length != TEXT_LENGTH
+    ]
 
 
 def rates_of(work: Path, row: str, optimizer: str, mask: float) -> list[float]:
@@ -221,6 +243,19 @@ def larger_cases(work: Path) -> dict[str, Case]:
     }
 
 
+def factor_cases(work: Path) -> dict[int, dict[str, list[Case]]]:
+    """Length of rows -> words -> the seeds of the recipe with another number of Paramixer's factors."""
+
+    def case(length: int, change: Change, seed: int) -> Case:
+        name, words = f"{length}-{_name(change)}-seed-{seed}", f"rows of {length}, {_of_seed(change, seed)}"
+        return _case(work, FACTORS, FACTORS_ROW, name, seed, change.arguments, words, length=length)
+
+    return {
+        length: {change.words: [case(length, change, seed) for seed in TWO_SEEDS] for change in factor_changes(length)}
+        for length in FACTORS_LENGTHS
+    }
+
+
 def _name(change: Change) -> str:
     """Of a folder."""
     return re.sub(r"[^a-z0-9.-]+", "-", change.words.lower())
@@ -252,12 +287,14 @@ def batch_of(work: Path, trial: str) -> int:
     return _sizes(RECIPE, _train(work, trial))[0]
 
 
-def steps_of(work: Path, trial: str, tokens: float | None = None, batch: int | None = None) -> int:
+def steps_of(
+    work: Path, trial: str, tokens: float | None = None, batch: int | None = None, length: int = TEXT_LENGTH
+) -> int:
     """Steps in which a trial reads so many tokens of its text; None: all of them, once. Short trials read half of it.
 
-    `batch`: samples of a step, if not the recipe's.
+    `batch`: samples of a step, if not the recipe's. `length`: of rows.
     """
-    shipped, samples, there = _sizes(RECIPE, _train(work, trial))
+    shipped, samples, there = _sizes(RECIPE, _train(work, trial, length))
     if tokens is not None:
         samples = round(samples * tokens / there)
     return samples // ((batch or shipped) * (2 if trial in SHORT else 1))
@@ -271,13 +308,15 @@ def _sizes(recipe: Path, train: Path) -> tuple[int, int, int]:
 
 
 @functools.cache
-def _digest(recipe: Path) -> str:
-    """Of its values, whatever else stands in the file."""
-    values = json.dumps(read_settings([str(recipe)], []).values, sort_keys=True)
+def _digest(recipe: Path, model: Path) -> str:
+    """Of what the two files say, whatever else stands in them."""
+    values = json.dumps(read_settings([str(recipe), str(model)], []).values, sort_keys=True)
     return hashlib.sha256(values.encode()).hexdigest()[:8]
 
 
-def _train(work: Path, trial: str) -> Path:
+def _train(work: Path, trial: str, length: int = TEXT_LENGTH) -> Path:
+    if length != TEXT_LENGTH:
+        return rows_folder(work, length) / "train"
     return (recipe_folder(work) if trial in (LONGER, CURVE) else text_folder(work)) / "train"
 
 
@@ -290,16 +329,18 @@ def _case(
     changes: tuple[str, ...],
     variant: str,
     tokens: float | None = None,
+    length: int = TEXT_LENGTH,
 ) -> Case:
-    # A run of another recipe is another run.
-    folder = work / "runs" / "recipes" / _digest(RECIPE) / trial / row / name
-    held_out = recipe_folder(work)
+    file = CONFIGS / "model" / f"{LARGER_MODEL}.yaml" if trial == LARGER else model_file(row)
+    # A run of another recipe or model is another run.
+    folder = work / "runs" / "recipes" / _digest(RECIPE, file) / trial / row / name
+    held_out = recipe_folder(work) if length == TEXT_LENGTH else rows_folder(work, length)
     batch = next((int(text.partition("=")[2]) for text in changes if text.startswith("batch.samples=")), None)
-    steps = steps_of(work, trial, tokens, batch)
-    model = (str(CONFIGS / "model" / f"{LARGER_MODEL}.yaml"),) if trial == LARGER else _half(row)
+    steps = steps_of(work, trial, tokens, batch, length)
+    model = (str(file),) if trial == LARGER else (str(file), half_the_layers(row))
     arguments = (
         *(str(RECIPE), *model),
-        *(f"data.train={_train(work, trial)}", f"run.dir={folder}", f"run.seed={seed}", *changes),
+        *(f"data.train={_train(work, trial, length)}", f"run.dir={folder}", f"run.seed={seed}", *changes),
         *(f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}"),
         # Evaluated once, at the end, so that this is the model which is read on the test rows.
         *(f"optim.max_steps={steps}", f"checkpoint.every_steps={steps}", f"eval.every_steps={steps}"),
@@ -307,10 +348,6 @@ def _case(
         *(f"eval.mask_probability={EVALUATION_MASK}", "precision=bf16", *SINGLE),
     )
     return Case(table_of(trial), row, 0, folder, arguments, variant)
-
-
-def _half(row: str) -> tuple[str, str]:
-    return str(model_file(row)), half_the_layers(row)
 
 
 def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, int, float]]:
@@ -325,6 +362,7 @@ def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, i
         CONFIRM: dict.fromkeys(MODEL_TYPES, len(CONFIRMED) * len(TWO_SEEDS)),
         LONGER: dict.fromkeys(LONGER_ROWS, len(SHARES)),
         LARGER: {LARGER_ROW: len(LARGER_CHANGES)},
+        FACTORS: {FACTORS_ROW: sum(len(factor_changes(length)) for length in FACTORS_LENGTHS) * len(TWO_SEEDS)},
         SEEDS: dict.fromkeys(MODEL_TYPES, len(SEED_NUMBERS)),
         CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS)),
     }

@@ -94,3 +94,20 @@ LARGER_CHANGES = (
         ),
     ),
 )
+# Paramixer's factors, at two lengths of rows.
+FACTORS_ROW, FACTORS_LENGTHS = "paramixer", (128, 512)
+# Of its file: hidden width of a factor's network, and the inner layer if the factors have its parameters.
+NETWORK, INNER = 24, 512
+
+
+def factor_changes(length: int) -> tuple[Change, ...]:
+    """Other numbers of factors, all of about as many parameters: those shipped are half of what one side needs."""
+    one_sided = (length - 1).bit_length()
+    half = (one_sided + 1) // 2
+    inner = f"model.intermediate_size={INNER}"
+    return (
+        Change("as many factors as links to one side need", (f"model.factors={one_sided}", inner)),
+        Change("half as many, as shipped", ()),
+        Change("half as many, with wider networks", (f"model.link_hidden_size={NETWORK * one_sided // half}", inner)),
+        Change("two factors", ("model.factors=2",)),
+    )

@@ -7,10 +7,11 @@ from pathlib import Path
 import tables
 from learned import recipe_cases
 from learned.recipe_baselines import BIGRAM, SHOWN, at, passes
-from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, GRID, LARGER, LONGER, SEEDS, TWO_SEEDS
+from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, FACTORS, GRID, LARGER, LONGER, SEEDS, TWO_SEEDS
 from learned.recipe_points import (
     CHANGED,
     CONFIRMED,
+    FACTORS_LENGTHS,
     GRID_ROWS,
     LARGER_CHANGES,
     LONGER_ROWS,
@@ -19,6 +20,7 @@ from learned.recipe_points import (
     OPTIMIZERS,
     SHARES,
     Point,
+    factor_changes,
 )
 
 from longmix.trainer.tables.figures import ABSENT, percent
@@ -35,7 +37,7 @@ def redraw(text: str, work: Path) -> str:
         return text
     counted = json.loads(baselines.read_text(encoding="utf-8"))
     drawing = {GRID: grid_table, CHANGES: change_table, CONFIRM: confirm_table, LARGER: larger_table}
-    drawing |= {LONGER: longer_table, SEEDS: seed_table, CURVE: curve_table}
+    drawing |= {LONGER: longer_table, FACTORS: factor_table, SEEDS: seed_table, CURVE: curve_table}
     for trial, draw in drawing.items():
         drawn = draw(work, counted)
         if drawn is not None:
@@ -185,6 +187,35 @@ def larger_table(work: Path, counted: dict) -> str | None:
         rows.append([change.words, *cells])
     header = ["", "validation, %", "test, %", "loss on test"]
     return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+
+
+def factor_table(work: Path, _counted: dict) -> str | None:
+    """Validation accuracy, loss and time of a token of Paramixer with other numbers of factors, by the length of rows.
+
+    Means over the seeds; the time is beside that of the first row.
+    """
+    cases = recipe_cases.factor_cases(work)
+    found = {
+        length: {words: [case.record() for case in seeds] for words, seeds in changed.items()}
+        for length, changed in cases.items()
+    }
+    used = [one for changed in found.values() for seeds in changed.values() for one in seeds if one is not None]
+    if not used:
+        return None
+    rows = []
+    for change in factor_changes(FACTORS_LENGTHS[0]):
+        cells = []
+        for changed in found.values():
+            first, these = next(iter(changed.values())), changed[change.words]
+            if None in these or None in first:
+                cells += [ABSENT] * 3
+                continue
+            slower = _mean(first, "tokens_per_second") / _mean(these, "tokens_per_second")
+            cells += [percent(_mean(these, CHOSEN_BY)), f"{_mean(these, 'validation_loss'):.2f}", f"{slower:.2f}"]
+        rows.append([change.words, *cells])
+    header = ["", *(cell for length in found for cell in (f"N = {length}", "loss", "time of a token"))]
+    made = tables.measured((one["made"] for one in used), f"`{COMMAND}`. ")
+    return f"{tables.draw(header, rows)}\n\n{made}"
 
 
 def seed_table(work: Path, counted: dict) -> str | None:

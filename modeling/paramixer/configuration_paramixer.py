@@ -17,7 +17,7 @@ class ParamixerConfig(MixerConfig):
             ... to its neighbours on both sides, 2^m positions apart).
         links: K, links of a position in each factor, the one to itself included; None: cdil 9; chord
             ceil(log2(max_position_embeddings)) + 1, with symmetric twice as many besides the one to itself.
-        factors: M; None: ceil(log2(max_position_embeddings)), at least 1.
+        factors: M; None: ceil(log2(max_position_embeddings)), at least 1; with symmetric half as many, rounded up.
         symmetric: chord links lead both ways, 1, 2, 4, ... positions on and back.
         weights_from: embeddings (what entered the first block) | input (of the block): what the weights of the links
             are computed from.
@@ -44,7 +44,7 @@ class ParamixerConfig(MixerConfig):
         if not isinstance(self.max_position_embeddings, int):
             return  # check() refuses it
         if self.factors is None:
-            self.factors = doublings(self.max_position_embeddings)
+            self.factors = self._reaching(self.max_position_embeddings)
         if self.links is None:
             sides = 2 if self.symmetric else 1
             is_chord = self.protocol == "chord"
@@ -80,14 +80,26 @@ class ParamixerConfig(MixerConfig):
         return not self.is_causal and (self.symmetric or self.protocol == "cdil")
 
     def resize_positions(self, positions: int) -> None:
-        """See MixerConfig. Each doubling of the length adds a factor and, to chord, a link to each side."""
+        """See MixerConfig. Each doubling of the length adds a factor, with symmetric every other one; and, to chord, a
+        link to each side.
+        """
         added = doublings(positions) - doublings(self.max_position_embeddings)
+        self.factors += self._reaching(positions) - self._reaching(self.max_position_embeddings)
         super().resize_positions(positions)
-        self.factors += added
         if self.protocol == "chord":
             self.links += 2 * added if self.symmetric else added
 
+    def _reaching(self, positions: int) -> int:
+        """The default number of factors: with so many every token reaches all others (PX-1).
+
+        Links to one side: an offset below 2^L is a sum of at most L powers of two. Links to both sides: modulo n every
+        offset is one of at most n / 2 to either side, which is a sum and difference of at most ceil(L / 2) of them (the
+        non-adjacent form: of two adjacent powers it has one at most).
+        """
+        steps = doublings(positions)
+        return (steps + 1) // 2 if self.symmetric else steps
+
 
 def doublings(positions: int) -> int:
-    """ceil(log2(positions)), at least 1: so many sums of two powers reach every offset below `positions` (PX-1)."""
+    """L = ceil(log2(positions)), at least 1."""
     return max(1, (positions - 1).bit_length())

@@ -21,7 +21,9 @@ def factors(script, tmp_path):
 
 def row(layer, positions=512, **kernels):
     parts = {name.replace("PyTorch", "PyTorch's"): milliseconds for name, milliseconds in kernels.items()}
-    return {"layer": layer, "documents": False, "positions": positions, "parts": {"H100": parts, "A100": parts}}
+    of_cards = {"H100": parts, "A100": parts}
+    place = {"layer": layer, "documents": False, "positions": positions}
+    return {**place, "parts": of_cards, "parts as measured": of_cards}
 
 
 def test_a_kernel_takes_as_many_times_longer_as_where_it_was_measured(factors):
@@ -46,6 +48,12 @@ def test_what_a_layer_does_no_more_was_measured_with_it(factors, script, monkeyp
     monkeypatch.setitem(script("gpu_model.corrected").MORE, "flt", 0.3)
     now = row("flt", PyTorch=0.2, mix_near=0.01)
     assert factors([now]).milliseconds(now, "H100") == pytest.approx(1.04 - 0.3 * 2)
+
+
+def test_a_layer_that_has_changed_is_measured_by_what_it_was(factors):
+    now, then = row("flt", PyTorch=0.1, mix_near=0.01), row("flt", PyTorch=0.5, mix_near=0.04)
+    found = {**now, "parts as measured": then["parts"]}
+    assert factors([found]).milliseconds(found, "H100") == pytest.approx(0.1 * 2 + 0.01)
 
 
 def test_layers_are_counted_as_the_baselines(factors, script, monkeypatch):

@@ -13,7 +13,8 @@ from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
 MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
-TABLES = tuple(f"recipe-{name}" for name in ("grid", "changes", "confirm", "longer", "larger", "seeds", "curve"))
+TRIALS = ("grid", "changes", "confirm", "longer", "larger", "factors", "seeds", "curve")
+TABLES = tuple(f"recipe-{name}" for name in TRIALS)
 MARKS = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in TABLES)
 
 
@@ -40,6 +41,7 @@ def work(script, cases, tmp_path):
     folders = {script("learned.cases").text_folder(tmp_path) / "train": 80}
     held_out = cases.recipe_folder(tmp_path)
     folders |= {held_out / split: rows for split, rows in (("train", 160), ("validation", 20), ("test", 30))}
+    folders[cases.rows_folder(tmp_path, 512) / "train"] = 40
     for folder, rows in folders.items():
         samples = [{"input_ids": [1, *generator.integers(3, 12, 9).tolist()]} for _ in range(rows)]
         write_dataset(folder, samples, {"input_ids": LIST_INT32}, **fields)
@@ -80,7 +82,7 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
     monkeypatch.setattr(cases, "LONGER_TOKENS", 800)
     for several in (*cases.change_cases(work).values(), *cases.longer_cases(work).values()):
         made += several.values()
-    for changed in cases.confirm_cases(work).values():
+    for changed in (*cases.confirm_cases(work).values(), *cases.factor_cases(work).values()):
         for several in changed.values():
             made += several
     for several in (*cases.seed_cases(work).values(), *cases.curve_cases(work).values()):
@@ -88,7 +90,8 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
     assert len({case.folder for case in made}) == len({case.name for case in made}) == len(made)
     of_each = len(points.CHANGED) + 2 * len(points.CONFIRMED) + 5 + 2
     longer = len(points.SHARES) * len(points.LONGER_ROWS)
-    assert len(made) == 60 + longer + len(points.LARGER_CHANGES) + 1 + of_each * len(MODEL_TYPES)
+    factors = 2 * 2 * len(points.factor_changes(128))
+    assert len(made) == 60 + longer + len(points.LARGER_CHANGES) + 1 + factors + of_each * len(MODEL_TYPES)
     for case in made:
         paths = [text for text in case.arguments if "=" not in text]
         run = reading.load(paths, [text for text in case.arguments if "=" in text])
@@ -99,7 +102,8 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
         assert run.model["model_type"] == case.row and run.eval.mask_probability == 0.15
         # What is chosen by is not what is reported, and neither is trained on.
         sets = {run.data.train, run.data.eval, run.data.test}
-        assert len(sets) == 3 and run.data.test.endswith("recipes/test")
+        rows = "rows-512" if "rows of 512" in case.variant else "recipes"
+        assert len(sets) == 3 and run.data.test.endswith(f"{rows}/test")
 
 
 def test_the_texts_of_the_three_sets_never_meet(script, cases, tmp_path, monkeypatch):
@@ -200,7 +204,7 @@ def test_runs_get_longer_until_one_passes_the_bigram(benchmark, cases, work, bar
     ]
 
 
-def test_another_recipe_has_runs_of_its_own_and_another_comment_has_not(cases, work):
+def test_another_recipe_or_model_has_runs_of_its_own_and_another_comment_has_not(cases, work, monkeypatch):
     def folders():
         for cached in (cases._digest, cases._sizes):
             cached.cache_clear()
@@ -210,6 +214,11 @@ def test_another_recipe_has_runs_of_its_own_and_another_comment_has_not(cases, w
     cases.RECIPE.write_text(f"# Said otherwise.\n{text}")
     assert folders() == first
     cases.RECIPE.write_text(f"{text}objective: {{mask_probability: 0.2}}\n")
+    assert not set(folders()) & set(first)
+    cases.RECIPE.write_text(text)
+    model = work / "model.yaml"
+    model.write_text(cases.model_file("flt").read_text().replace("hidden_size: 128", "hidden_size: 64"))
+    monkeypatch.setattr(cases, "model_file", lambda row: model)
     assert not set(folders()) & set(first)
 
 
@@ -294,6 +303,15 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
     larger = cases.larger_cases(work)["rate 1e-3"]
     larger.folder.mkdir(parents=True)
     larger.finish({"validation_masked_accuracy": 0.4, "masked_accuracy": 0.41, "loss": 3.5, **MADE})
+    for length, changed in cases.factor_cases(work).items():
+        for words, several in list(changed.items())[:2]:
+            for seed, case in enumerate(several):
+                case.folder.mkdir(parents=True)
+                values = {"validation_masked_accuracy": length / 1000 + seed / 100, "validation_loss": 4 + seed}
+                speed = 300 if "as shipped" in words else 200
+                # One seed of the second row at 512 has not finished.
+                if (length, seed, speed) != (512, 1, 300):
+                    case.finish({**values, "tokens_per_second": speed, **MADE})
     for seed, case in enumerate(cases.seed_cases(work)["wavspa"]):
         case.folder.mkdir(parents=True)
         values = {"masked_accuracy": (0.26, 0.28, 0.159, 0.161, 0.24)[seed], "loss": 4 + seed / 10}
@@ -315,6 +333,9 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
         "| 50 % masked | – | – | – | – | – | – | – |",
         "| 50 % masked | – | – | 34.5 | 4.25 |",
         "| rate 1e-3 | 40.0 | 41.0 | 3.50 |",
+        "| as many factors as links to one side need | 13.3 | 4.50 | 1.00 | 51.7 | 4.50 | 1.00 |",
+        "| half as many, as shipped | 13.3 | 4.50 | 0.67 | – | – | – |",
+        "| two factors | – | – | – | – | – | – |",
         "| interpolated bigram |  | 26.0 |  | 4.30 |  |  |",
         # Past the plateau: more than 14 + 2 points.
         "| `wavspa` | 4 of 5 | 22.0 ± 5.7 | 15.9 to 28.0 | 4.20 ± 0.16 | 27.0 | +1.0 |",
@@ -323,7 +344,8 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
         "| `wavspa` | – | – | – | not yet |",
     ):
         assert text.count(line) == 1, line
-    assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 7
+    measured = "Measured 2026-01-02 on one core, commits abc."
+    assert "old" not in text and " ".join(text.split()).count(measured) == 8
     assert tables.redraw(text, work) == text
 
 
@@ -332,7 +354,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
-    runs = [26] * 3 + [9, 9, 9, 10, 9, 9] + [8] * 6 + [3] * 2 + [5] + [5] * 6 + [6] * 6
+    runs = [26] * 3 + [9, 9, 9, 10, 9, 9] + [8] * 6 + [3] * 2 + [5] + [16] + [5] * 6 + [6] * 6
     assert [int(line.split()[2]) for line in lines[:-1]] == runs
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1

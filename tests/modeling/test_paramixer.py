@@ -30,7 +30,7 @@ def samples(batch, positions, width=16, seed=0, dtype=torch.float64):
     [
         ({}, [[0, 1, 2, 4]] * 3),
         ({"links": 2, "factors": 1}, [[0, 1]]),
-        ({"symmetric": True}, [[0, 1, -1, 2, -2, 4, -4]] * 3),
+        ({"symmetric": True}, [[0, 1, -1, 2, -2, 4, -4]] * 2),
         ({"is_causal": True}, [[0, -1, -2, -4]] * 3),
         ({"protocol": "cdil", "links": 5}, [[0, 1, -1, 2, -2], [0, 2, -2, 4, -4], [0, 4, -4, 8, -8]]),
         ({"protocol": "cdil", "links": 4, "is_causal": True}, [[0, -1, -2, -3], [0, -2, -4, -6], [0, -4, -8, -12]]),
@@ -40,15 +40,30 @@ def test_the_links_of_each_protocol(fields, expected, make_config):
     assert link_offsets(make_config("paramixer", max_position_embeddings=8, **fields)).tolist() == expected
 
 
-@pytest.mark.parametrize(("positions", "doublings"), [(1, 1), (2, 1), (3, 2), (512, 9), (513, 10), (2000, 11)])
-def test_default_numbers_are_rounded_up(positions, doublings, make_config):
+@pytest.mark.parametrize(
+    ("positions", "doublings", "half"),
+    [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (512, 9, 5), (513, 10, 5), (2000, 11, 6)],
+)
+def test_default_numbers_are_rounded_up(positions, doublings, half, make_config):
     chord, symmetric, cdil = (
         make_config("paramixer", max_position_embeddings=positions, **fields)
         for fields in ({}, {"symmetric": True}, {"protocol": "cdil"})
     )
     assert (chord.factors, chord.links) == (doublings, doublings + 1)
-    assert (symmetric.factors, symmetric.links) == (doublings, 2 * doublings + 1)
+    assert (symmetric.factors, symmetric.links) == (half, 2 * doublings + 1)
     assert (cdil.factors, cdil.links) == (doublings, 9)
+
+
+@pytest.mark.parametrize("positions", [*range(2, 18), 31, 32, 33, 100, 128, 129, 300, 512])
+def test_with_links_both_ways_half_as_many_factors_reach_all_and_one_fewer_does_not(positions, make_config):
+    config = make_config("paramixer", symmetric=True, max_position_embeddings=positions)
+    links = link_offsets(config)[0].tolist()
+    for factors, enough in ((config.factors, True), (config.factors - 1, False)):
+        reached = {0}
+        for _ in range(factors):
+            reached = {(place + link) % positions for place in reached for link in links}
+        if enough or positions.bit_count() == 1:
+            assert (len(reached) == positions) == enough
 
 
 @pytest.mark.parametrize("fields", FORMS, ids=str)
@@ -201,7 +216,8 @@ def test_more_positions_change_nothing_before_training(fields, make_model, batch
     model.resize_positions(150)
     config = model.config
     per_doubling = 2 if config.symmetric else 1 if config.protocol == "chord" else 0
-    assert config.factors == 6 + 2 == links.outer_bias.shape[0]
+    before_it, added = (3, 1) if config.symmetric else (6, 2)
+    assert config.factors == before_it + added == links.outer_bias.shape[0]
     assert config.links - before["outer_bias"].shape[1] == 2 * per_doubling
     torch.testing.assert_close(model(**arguments).last_hidden_state, expected, rtol=0, atol=1e-13)
     for name in ("outer_weight", "outer_bias"):
@@ -214,7 +230,7 @@ def test_more_positions_change_nothing_before_training(fields, make_model, batch
     # New factors can learn: their first layers are not zero.
     input_ids, _ = batch([150], 150)
     model(input_ids=input_ids).last_hidden_state.square().sum().backward()
-    assert (links.outer_weight.grad[6:].abs().amax((0, 1)) > 0).all()
+    assert (links.outer_weight.grad[before_it:].abs().amax((0, 1)) > 0).all()
 
 
 def test_new_links_of_a_longer_model_are_those_of_its_configuration(make_config):
