@@ -1,5 +1,7 @@
 """Configuration of Paramixer."""
 
+from typing import Any, ClassVar
+
 from ..configuration import MixerConfig
 
 PROTOCOLS = ("chord", "cdil")
@@ -17,7 +19,8 @@ class ParamixerConfig(MixerConfig):
             ... to its neighbours on both sides, 2^m positions apart).
         links: K, links of a position in each factor, the one to itself included; None: cdil 9; chord
             ceil(log2(max_position_embeddings)) + 1, with symmetric twice as many besides the one to itself.
-        factors: M; None: ceil(log2(max_position_embeddings)), at least 1; with symmetric half as many, rounded up.
+        factors: M; fewest: ceil(log2(max_position_embeddings)), at least 1, with symmetric half as many, rounded up,
+            which reach every token too; None: not half as many, as in earlier versions.
         symmetric: chord links lead both ways, 1, 2, 4, ... positions on and back.
         weights_from: embeddings (what entered the first block) | input (of the block): what the weights of the links
             are computed from.
@@ -28,10 +31,11 @@ class ParamixerConfig(MixerConfig):
     """
 
     model_type = "paramixer"
+    earlier_defaults: ClassVar[dict[str, Any]] = {"factors": None}
 
     protocol: str = "chord"
     links: int | None = None
-    factors: int | None = None
+    factors: int | str | None = "fewest"
     symmetric: bool = False
     weights_from: str = "embeddings"
     link_hidden_size: int = 64
@@ -44,7 +48,9 @@ class ParamixerConfig(MixerConfig):
         if not isinstance(self.max_position_embeddings, int):
             return  # check() refuses it
         if self.factors is None:
-            self.factors = self._reaching(self.max_position_embeddings)
+            self.factors = doublings(self.max_position_embeddings)
+        if self.factors == "fewest":
+            self.factors = self._fewest(self.max_position_embeddings)
         if self.links is None:
             sides = 2 if self.symmetric else 1
             is_chord = self.protocol == "chord"
@@ -57,6 +63,7 @@ class ParamixerConfig(MixerConfig):
         super().check()
         self.require_one_of("protocol", PROTOCOLS)
         self.require_one_of("weights_from", WEIGHT_SOURCES)
+        self.require("factors", not isinstance(self.factors, str), "at least 1, fewest, or null")
         for name in ("factors", "link_hidden_size", "value_hidden_size"):
             self.require(name, getattr(self, name) >= 1, "at least 1")
         value = self.value_dropout_prob
@@ -84,13 +91,13 @@ class ParamixerConfig(MixerConfig):
         link to each side.
         """
         added = doublings(positions) - doublings(self.max_position_embeddings)
-        self.factors += self._reaching(positions) - self._reaching(self.max_position_embeddings)
+        self.factors += self._fewest(positions) - self._fewest(self.max_position_embeddings)
         super().resize_positions(positions)
         if self.protocol == "chord":
             self.links += 2 * added if self.symmetric else added
 
-    def _reaching(self, positions: int) -> int:
-        """The default number of factors: with so many every token reaches all others (PX-1).
+    def _fewest(self, positions: int) -> int:
+        """The default number of factors, by which every token reaches all others (PX-1).
 
         Links to one side: an offset below 2^L is a sum of at most L powers of two. Links to both sides: modulo n every
         offset is one of at most n / 2 to either side, which is a sum and difference of at most ceil(L / 2) of them (the

@@ -45,12 +45,13 @@ def test_the_links_of_each_protocol(fields, expected, make_config):
     [(1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 2), (512, 9, 5), (513, 10, 5), (2000, 11, 6)],
 )
 def test_default_numbers_are_rounded_up(positions, doublings, half, make_config):
-    chord, symmetric, cdil = (
+    chord, symmetric, before, cdil = (
         make_config("paramixer", max_position_embeddings=positions, **fields)
-        for fields in ({}, {"symmetric": True}, {"protocol": "cdil"})
+        for fields in ({}, {"symmetric": True}, {"symmetric": True, "factors": None}, {"protocol": "cdil"})
     )
     assert (chord.factors, chord.links) == (doublings, doublings + 1)
     assert (symmetric.factors, symmetric.links) == (half, 2 * doublings + 1)
+    assert (before.factors, before.links) == (doublings, 2 * doublings + 1)
     assert (cdil.factors, cdil.links) == (doublings, 9)
 
 
@@ -317,6 +318,7 @@ def test_compiles_without_breaks(make_model, batch):
         ({"links": 4, "symmetric": True}, "links is 4; allowed: odd and at least 3"),
         ({"links": 2, "protocol": "cdil"}, "links is 2; allowed: odd and at least 3"),
         ({"factors": 0}, "factors is 0; allowed: at least 1"),
+        ({"factors": "few"}, "factors is 'few'; allowed: at least 1, fewest, or null"),
         ({"factors": 40, "protocol": "cdil"}, "factors is 40; allowed: what keeps every link shorter"),
         ({"link_hidden_size": 0}, "link_hidden_size is 0; allowed: at least 1"),
         ({"value_hidden_size": 0}, "value_hidden_size is 0; allowed: at least 1"),
