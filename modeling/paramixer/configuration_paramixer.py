@@ -90,11 +90,11 @@ class ParamixerConfig(MixerConfig):
         """See MixerConfig. Each doubling of the length adds a factor, with symmetric every other one; and, to chord, a
         link to each side.
         """
-        added = doublings(positions) - doublings(self.max_position_embeddings)
-        self.factors += self._fewest(positions) - self._fewest(self.max_position_embeddings)
+        before = self.max_position_embeddings
         super().resize_positions(positions)
+        self.factors += self._fewest(positions) - self._fewest(before)
         if self.protocol == "chord":
-            self.links += 2 * added if self.symmetric else added
+            self.links += (2 if self.symmetric else 1) * (doublings(positions) - doublings(before))
 
     def _fewest(self, positions: int) -> int:
         """The default number of factors, by which every token reaches all others (PX-1).
