@@ -81,6 +81,22 @@ def test_a_run_of_an_earlier_version_keeps_learned_positions(load, tmp_path, cha
     assert as_begun(run, load()).model_fields()["position_embedding_type"] == "learned"  # and after that
 
 
+def test_a_run_of_before_keeps_its_factors(load, tmp_path):
+    """Null was noted in place of a number that follows from the length."""
+    run, both_ways = tmp_path / "run", "model.symmetric=true"
+    begin(run, load(both_ways, model_type="paramixer"))
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    assert values["model_defaults"]["paramixer"]["factors"] == "fewest"
+    values["model_defaults"]["paramixer"]["factors"] = None
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    begun = as_begun(run, reading.load([str(run)], [], field_mistakes))
+    new = as_begun(tmp_path / "new", load(both_ways, model_type="paramixer"))
+    made = [config_class("paramixer")(**configuration.model_fields()) for configuration in (begun, new)]
+    assert [config.factors for config in made] == [9, 5]
+    saved = {name: value for name, value in made[0].to_dict().items() if name != "factors"}
+    assert config_class("paramixer").from_dict(saved).factors == 9
+
+
 def test_another_value_of_a_noted_field_is_a_change_of_the_run(load, tmp_path):
     run = tmp_path / "run"
     begin(run, load("model.hidden_size=32"))
