@@ -24,6 +24,7 @@ from learned.cases import (
 from learned.recipe_points import (
     CHANGED,
     CONFIRMED,
+    CONFIRMED_OF_ONE,
     FACTORS_LENGTHS,
     FACTORS_ROW,
     GRID_ROWS,
@@ -214,7 +215,7 @@ def confirm_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
                 )
                 for seed in TWO_SEEDS
             ]
-            for change in CONFIRMED
+            for change in (*CONFIRMED, *CONFIRMED_OF_ONE.get(row, ()))
         }
         for row in MODEL_TYPES
     }
@@ -359,7 +360,7 @@ def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, i
     runs = {
         GRID: dict.fromkeys(GRID_ROWS, grid),
         CHANGES: {row: len(CHANGED) + len(OF_ONE.get(row, ())) for row in MODEL_TYPES},
-        CONFIRM: dict.fromkeys(MODEL_TYPES, len(CONFIRMED) * len(TWO_SEEDS)),
+        CONFIRM: {row: (len(CONFIRMED) + len(CONFIRMED_OF_ONE.get(row, ()))) * len(TWO_SEEDS) for row in MODEL_TYPES},
         LONGER: dict.fromkeys(LONGER_ROWS, len(SHARES)),
         LARGER: {LARGER_ROW: len(LARGER_CHANGES)},
         FACTORS: {FACTORS_ROW: sum(len(factor_changes(length)) for length in FACTORS_LENGTHS) * len(TWO_SEEDS)},

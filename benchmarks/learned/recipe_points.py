@@ -73,10 +73,14 @@ CONFIRMED = (
     *SHARES,
     Change("40 % masked, steps of 4 rows", ("objective.mask_probability=0.4", *FOUR_ROWS)),
 )
+UNIT_GAIN = "model.spectrum_initialization=unit_gain"
+OF_ONE = {"s3attention": (_before("spectrum with unit gain", UNIT_GAIN),)}
+CONFIRMED_OF_ONE = {
+    "s3attention": (Change("40 % masked, spectrum with unit gain", ("objective.mask_probability=0.4", UNIT_GAIN)),)
+}
 # The shares of masked tokens again, in runs that are four times as long.
 LONGER_ROWS = ("transformer", "converter")
 LONGER_TOKENS = 8e6
-OF_ONE = {"s3attention": (_before("spectrum with unit gain", "model.spectrum_initialization=unit_gain"),)}
 # Of a model of the size that quickstart trains on GPUs: its recipe there is one of these.
 LARGER_ROW, LARGER_MODEL = "transformer", "transformer_small"
 LARGER_CHANGES = (

@@ -11,6 +11,7 @@ from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, FACTORS, GR
 from learned.recipe_points import (
     CHANGED,
     CONFIRMED,
+    CONFIRMED_OF_ONE,
     FACTORS_LENGTHS,
     GRID_ROWS,
     LARGER_CHANGES,
@@ -128,7 +129,7 @@ def confirm_table(work: Path, counted: dict) -> str | None:
         row: {words: _mean(found, CHOSEN_BY) for words, found in changed.items()} for row, changed in records.items()
     }
     rows = []
-    for change in CONFIRMED:
+    for change in (*CONFIRMED, *(change for row in records for change in CONFIRMED_OF_ONE.get(row, ()))):
         cells = []
         for found in means.values():
             mean = found.get(change.words)
@@ -190,10 +191,7 @@ def larger_table(work: Path, counted: dict) -> str | None:
 
 
 def factor_table(work: Path, _counted: dict) -> str | None:
-    """Validation accuracy, loss and time of a token of Paramixer with other numbers of factors, by the length of rows.
-
-    Means over the seeds; the time is beside that of the first row.
-    """
+    """Validation accuracy and loss of Paramixer with other numbers of factors, by the length of rows: seeds' means."""
     cases = recipe_cases.factor_cases(work)
     found = {
         length: {words: [case.record() for case in seeds] for words, seeds in changed.items()}
@@ -206,14 +204,12 @@ def factor_table(work: Path, _counted: dict) -> str | None:
     for change in factor_changes(FACTORS_LENGTHS[0]):
         cells = []
         for changed in found.values():
-            first, these = next(iter(changed.values())), changed[change.words]
-            if None in these or None in first:
-                cells += [ABSENT] * 3
-                continue
-            slower = _mean(first, "tokens_per_second") / _mean(these, "tokens_per_second")
-            cells += [percent(_mean(these, CHOSEN_BY)), f"{_mean(these, 'validation_loss'):.2f}", f"{slower:.2f}"]
+            these = changed[change.words]
+            is_whole = None not in these
+            accuracy = percent(_mean(these, CHOSEN_BY)) if is_whole else ABSENT
+            cells += [accuracy, f"{_mean(these, 'validation_loss'):.2f}" if is_whole else ABSENT]
         rows.append([change.words, *cells])
-    header = ["", *(cell for length in found for cell in (f"N = {length}", "loss", "time of a token"))]
+    header = ["", *(cell for length in found for cell in (f"N = {length}", "loss"))]
     made = tables.measured((one["made"] for one in used), f"`{COMMAND}`. ")
     return f"{tables.draw(header, rows)}\n\n{made}"
 
