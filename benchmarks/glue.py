@@ -20,9 +20,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import begun
 import commands
 import transformers
-from glue_table import data, page
+from glue_table import data, inputs, page
 from glue_table.budget import PILOT, PILOT_TASK, RECIPE, ROOT, SIZES, Budget
 from glue_table.cases import Table
 from glue_table.plan import plan, tokens_for
@@ -111,6 +112,7 @@ def _table(arguments: argparse.Namespace, work: Path, runner: Runner) -> Table:
     budget = Budget.of(arguments.size, arguments.tokens or TOKENS, arguments.hours, arguments.recipe.resolve())
     budget.refuse_another(work)
     sources = [path.resolve() for path in arguments.corpus]
+    begun.refuse_others(work, inputs.described(arguments.size, sources, arguments.glue, arguments.imdb))
     corpus = data.corpus(work, sources, None if is_by_hours else budget.tokens, cores())
     table = Table(work, budget, corpus, data.tasks(work, budget, arguments.glue, arguments.imdb))
     if not is_by_hours:

@@ -10,7 +10,6 @@ benchmarks/results.csv and redraws the tables of docs/learning.md. FILE is UTF-8
 """
 
 import argparse
-import contextlib
 import datetime
 import itertools
 import statistics
@@ -19,12 +18,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import begun
 import commands
-import influence
 import record
 import torch
 import transformers
-from learned import recipe_baselines, recipe_cases, recipe_tables
+from learned import influence, recipe_baselines, recipe_cases, recipe_tables
 from learned import tables as learning_tables
 from learned.cases import (
     CONTROL,
@@ -35,11 +34,13 @@ from learned.cases import (
     Case,
     probe_cases,
     probe_commands,
+    probe_files,
     text_command,
     write_control,
 )
 
-import longmix.modeling  # noqa: F401  registers the model types
+from longmix.modeling import MODEL_TYPES  # registers them, too
+from longmix.trainer.processes.ending import exit_code
 
 PROBES, RECIPE = PARTS = ("probes", "recipes")
 
@@ -53,6 +54,7 @@ def main() -> int:
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     failed = []
+    begun.refuse_others(work, made_from(arguments))
     if PROBES in arguments.part:
         for words in probe_commands(work):
             commands.longmix(words, work / "prepare.log")
@@ -99,6 +101,16 @@ def _parse() -> argparse.Namespace:
     if arguments.corpus.stat().st_size < least:
         parser.error(f"--corpus {arguments.corpus} is too short for --part recipes, which takes {least:,} bytes of it")
     return arguments
+
+
+def made_from(arguments: argparse.Namespace) -> dict[str, begun.Parts]:
+    """For `begun.refuse_others`. The trials of the recipe name theirs in their folders."""
+    found = {}
+    if PROBES in arguments.part:
+        found["model of the probes'"] = {row: begun.digest(*probe_files(row))[:12] for row in MODEL_TYPES}
+    if RECIPE in arguments.part:
+        found["corpus"] = {"file": begun.named(arguments.corpus)}
+    return found
 
 
 def plan(rows: list[str] | None, trials: list[str]) -> int:
@@ -248,5 +260,4 @@ def made() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
+    sys.exit(exit_code(main, "learning"))

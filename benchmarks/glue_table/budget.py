@@ -1,9 +1,10 @@
 """What one table of benchmarks/glue.py spends, the same for every row."""
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from begun import digest
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
@@ -78,9 +79,8 @@ class Budget:
         return cls(size, tokens, hours, recipe, **SIZES[size])
 
     def described(self) -> dict[str, object]:
-        """For the records, as JSON reads it again; the recipe by its content, wherever it lies."""
-        content = hashlib.sha256(self.recipe.read_bytes()).hexdigest()[:12]
-        return json.loads(json.dumps({**asdict(self), "recipe": f"{self.recipe.name} {content}"}))
+        """For the records, as JSON reads it again; the recipe by what it says, wherever it lies."""
+        return json.loads(json.dumps({**asdict(self), "recipe": f"{self.recipe.name} {digest(self.recipe)[:12]}"}))
 
     def refuse_another(self, work: Path) -> None:
         """Note this budget in the work folder.

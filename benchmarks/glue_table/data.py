@@ -204,6 +204,8 @@ def tasks(work: Path, budget: Budget, glue: Path | None, imdb: Path | None) -> d
     """Make the folders of the tasks that there are; name -> {"examples", "reported", "tokens" of a pass over each}."""
     made = {}
     for name in TASKS:
+        if (imdb if name == "imdb" else glue) is None:
+            continue
         path = task_folder(work, name) / "about.json"
         if not path.is_file():
             read = _imdb(imdb, budget) if name == "imdb" else _glue(glue, name, budget)
@@ -218,9 +220,7 @@ def task_folder(work: Path, name: str) -> Path:
     return work / "data" / name
 
 
-def _glue(folder: Path | None, name: str, budget: Budget) -> tuple[Examples, Examples] | None:
-    if folder is None:
-        return None
+def _glue(folder: Path, name: str, budget: Budget) -> tuple[Examples, Examples] | None:
     try:
         found = load_task(str(folder), GLUE[name])
     except MissingTask:
@@ -229,14 +229,12 @@ def _glue(folder: Path | None, name: str, budget: Budget) -> tuple[Examples, Exa
     return train, found.dev["dev"]
 
 
-def _imdb(folder: Path | None, budget: Budget) -> tuple[Examples, Examples] | None:
+def _imdb(folder: Path, budget: Budget) -> tuple[Examples, Examples]:
     """Reviews of `train.tsv`, and as the reported split some of `test.tsv`; columns `label` and `text`.
 
     Raises:
         UserError: no test reviews but those that are passed over, or what `_reviews` raises.
     """
-    if folder is None:
-        return None
     train, test = (_reviews(folder / file, is_labelled=True) for file in ("train.tsv", "test.tsv"))
     reported = _drawn(len(test), budget.passed_over + budget.reported)[budget.passed_over :]
     if not reported:

@@ -45,9 +45,10 @@ def render(results: dict[str, Any], command: str) -> str:
         ),
         _paragraph(
             "Points are 100 x the metric. `±` is the standard error of the mean over all seeds. Spreads are standard "
-            "deviations by the analysis of variance (nested, by moments): by fine-tuning, the root of the mean "
-            "variance within a seed of pre-training; by pre-training, what the variance of the seeds' means has beyond "
-            "that, 0.0 where it has less. Neither holds the error of a dev set of finite size. **Bold**: "
+            "deviations by the two-way analysis of variance (by moments; seeds of fine-tuning are the same for every "
+            "seed of pre-training): by fine-tuning, of its seeds; by pre-training, what the variance of the means of "
+            "its seeds has beyond that, 0.0 where it has less. Neither holds the error of a dev set of finite size. "
+            "**Bold**: with several seeds of pre-training and draws, "
             "pre-training lies above both controls by more than two standard errors."
         ),
         _paragraph(gate(results["tasks"].get(PILOT_TASK, {"rows": {}})["rows"].get(PILOT, {}))[1]),
@@ -385,7 +386,7 @@ def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:
     for task, about in results["tasks"].items():
         for row, starts in about["rows"].items():
             for start, found in starts.items():
-                for first, scores in enumerate(found["scores"]):
+                for first, scores in zip(found["seeds"], found["scores"], strict=True):
                     for second, value in enumerate(scores):
                         place = {"table": "fine-tuning", "row": row, "start": start, "task": task}
                         seeds = {"pretraining_seed": first, "tuning_seed": second}

@@ -75,18 +75,22 @@ def _trained(table: Table, part: Part, row: str, records: list[dict]) -> dict[st
 
 
 def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) -> dict[str, Any]:
-    """start -> the rate that was chosen, and of each seed of pre-training (or draw) that has finished the rate that it
-    has, and a list of scores."""
+    """start -> the rate that was chosen, and of each seed of pre-training (or draw) that has finished its number, the
+    rate that it has, and a list of scores."""
     made = {}
     for start in part.starts:
-        cases = [table.tuning(row, start, task, seed) for seed in part.seeds]
-        found = [one for one in (case.record() for case in cases if case is not None) if one is not None]
+        cases = {seed: table.tuning(row, start, task, seed) for seed in part.seeds}
+        of_seeds = {
+            seed: one for seed, case in cases.items() if case is not None and (one := case.record()) is not None
+        }
+        found = list(of_seeds.values())
         if found:
             records += found
             scores = [one["scores"] for one in found]
             made[start] = {
                 "rate": table.tuning_rate(row, start, task),
                 "rates": [one["rate"] for one in found],
+                "seeds": list(of_seeds),
                 "scores": scores,
                 "baseline": found[0]["baseline"],
             }
@@ -151,23 +155,26 @@ def differences(starts: dict[str, Any]) -> dict[str, Difference]:
 
 
 def is_above(starts: dict[str, Any]) -> bool | None:
-    """Whether pre-training beats both controls by more than two standard errors; None: not known, for one seed of each
-    says nothing."""
+    """Whether pre-training beats both controls by more than two standard errors; None: not known, for one seed of
+    pre-training, or one draw, says nothing of how they differ."""
     found = differences(starts).values()
-    if not found or any(one.error is None for one in found):
+    if not found or any(len(one["scores"]) < 2 for one in starts.values()):
         return None
     return all(one.is_above for one in found)
 
 
 def gate(starts: dict[str, Any]) -> tuple[bool | None, str]:
-    """Whether the pilot's pre-training is worth anything, and the sentence that says so."""
-    passed = is_above(starts)
-    if passed is None:
+    """Whether the pilot's pre-training is worth anything, and the sentence that says so: by one seed of it, before
+    there are others."""
+    apart = differences(starts).values()
+    if not apart or any(one.error is None for one in apart):
         return None, f"The gate ({PILOT} on {PILOT_TASK}) has not been measured with several seeds."
+    passed = all(one.is_above for one in apart)
     told = ", ".join(
         f"{100 * one.value:+.1f} points (standard error {100 * one.error:.1f}) against {control} weights"
         for control, one in differences(starts).items()
     )
     verdict = "passed" if passed else "not passed: pre-training does not beat both controls by two standard errors"
     seeds = " x ".join(map(str, score(starts[STARTS[0]]["scores"]).seeds))
-    return passed, f"The gate ({PILOT} on {PILOT_TASK}, {seeds} seeds) is {verdict}: {told}."
+    alone = "; how seeds of pre-training differ is not in it" if is_above(starts) is None else ""
+    return passed, f"The gate ({PILOT} on {PILOT_TASK}, {seeds} seeds) is {verdict}: {told}{alone}."

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 class Score:
     """The mean of a score over seeds, and its parts.
 
-    Scores of the seeds s of pre-training (or draws of a control) and f of fine-tuning are taken as
-    y = mean + a_s + e_sf, with independent a and e (a nested random-effects model; the estimator is that of the
-    analysis of variance, by moments).
+    Scores of the seeds s of pre-training (or draws of a control) and f of fine-tuning, which are the same numbers for
+    every s, are taken as y = mean + a_s + b_f + e_sf, with independent a, b and e (a crossed random-effects model; the
+    estimator is that of the two-way analysis of variance, by moments: a part below 0 counts as 0).
 
     Attributes:
-        tuning: standard deviation of e: the root of the mean over s of the variance over f; None with one seed.
-        pretraining: standard deviation of a: the root of the variance of the means over f less tuning^2 / F, or 0
-            where that is negative; None with one seed s.
-        error: standard error of the mean, the root of pretraining^2 / S + tuning^2 / (S F); None where both are None.
+        tuning: standard deviation over seeds of fine-tuning, the root of Var b + Var e; None with one seed.
+        pretraining: standard deviation of a; None with one seed s.
+        error: standard error of the mean, the root of Var a / S + Var b / F + Var e / (S F); None where both are None.
             With one seed s it knows nothing of a.
         seeds: (S, F).
     """
@@ -32,16 +31,23 @@ class Score:
 def score(values: list[list[float]]) -> Score:
     """Of S lists of F values each."""
     pretrained, tuned = len(values), len(values[0])
-    means = [statistics.fmean(row) for row in values]
-    within = statistics.fmean(statistics.variance(row) for row in values) if tuned > 1 else None
-    between = None
-    if pretrained > 1:
-        between = max(0.0, statistics.variance(means) - (within or 0.0) / tuned)
+    mean = statistics.fmean(map(statistics.fmean, values))
+    of_rows, of_columns = (
+        statistics.variance(map(statistics.fmean, lists)) if len(lists) > 1 else None
+        for lists in (values, list(zip(*values, strict=True)))
+    )
+    between, common, rest = of_rows, of_columns, 0.0
+    if of_rows is not None and of_columns is not None:
+        everything = sum((value - mean) ** 2 for row in values for value in row)
+        explained = (pretrained - 1) * tuned * of_rows + (tuned - 1) * pretrained * of_columns
+        rest = max(0.0, everything - explained) / ((pretrained - 1) * (tuned - 1))
+        between, common = max(0.0, of_rows - rest / tuned), max(0.0, of_columns - rest / pretrained)
     error = None
-    if within is not None or between is not None:
-        error = math.sqrt((between or 0.0) / pretrained + (within or 0.0) / (pretrained * tuned))
-    roots = [None if part is None else math.sqrt(part) for part in (between, within)]
-    return Score(statistics.fmean(means), *roots, error, (pretrained, tuned))
+    if between is not None or common is not None:
+        error = math.sqrt((between or 0.0) / pretrained + (common or 0.0) / tuned + rest / (pretrained * tuned))
+    parts = (between, None if common is None else common + rest)
+    roots = [None if part is None else math.sqrt(part) for part in parts]
+    return Score(mean, *roots, error, (pretrained, tuned))
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,7 @@ def probe_cases(work: Path) -> list[Case]:
             folder = work / "runs" / f"{task}-{distance}" / row.replace(" ", "-")
             fields = {"model_type": model_type, **PROBE_FIELDS.get(row, {})}
             arguments = (
-                str(model_file(model_type)),
-                str(CONFIGS / "probe.yaml"),
+                *map(str, probe_files(model_type)),
                 *(f"model.{name}={json.dumps(value)}" for name, value in fields.items()),
                 *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
                 *(f"batch.samples={recipe.batch}", f"batch.micro_batch={recipe.batch}"),
@@ -158,6 +157,11 @@ def probe_cases(work: Path) -> list[Case]:
             )
             cases.append(Case(task, row, distance, folder, arguments))
     return cases
+
+
+def probe_files(model_type: str) -> tuple[Path, Path]:
+    """Run files of its models."""
+    return model_file(model_type), CONFIGS / "probe.yaml"
 
 
 def text_command(work: Path, corpus: Path) -> list[str]:

@@ -5,11 +5,10 @@ tables report of a chosen point, of the seeds and of the curve are those of `tes
 """
 
 import functools
-import hashlib
-import json
 import re
 from pathlib import Path
 
+from begun import digest
 from learned.cases import (
     CONFIGS,
     SINGLE,
@@ -310,9 +309,7 @@ def _sizes(recipe: Path, train: Path) -> tuple[int, int, int]:
 
 @functools.cache
 def _digest(recipe: Path, model: Path) -> str:
-    """Of what the two files say, whatever else stands in them."""
-    values = json.dumps(read_settings([str(recipe), str(model)], []).values, sort_keys=True)
-    return hashlib.sha256(values.encode()).hexdigest()[:8]
+    return digest(recipe, model)[:8]
 
 
 def _train(work: Path, trial: str, length: int = TEXT_LENGTH) -> Path:

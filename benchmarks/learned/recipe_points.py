@@ -105,7 +105,9 @@ NETWORK, INNER = 24, 512
 
 
 def factor_changes(length: int) -> tuple[Change, ...]:
-    """Other numbers of factors, all of about as many parameters: those shipped are half of what one side needs."""
+    """Other numbers of factors; those shipped are half of what one side needs. By parameters outside embeddings all
+    lie within 2 % of the first, but two factors at N = 512, which have 5 % fewer.
+    """
     one_sided = (length - 1).bit_length()
     half = (one_sided + 1) // 2
     inner = f"model.intermediate_size={INNER}"

@@ -51,8 +51,9 @@ class Paramixer(Mixer):
     Deviations from the paper and its published code:
     - links are modulo each sample's valid length, or that of the row's own document, never the padded length; padded
       rows neither give nor take;
-    - by default ceil(log2 N) factors, for N = max_position_embeddings, and one link more under CHORD (PX-1; the paper
-      says log N for both); CDIL takes any odd number of links (PX-2) and dilations from 2^0 (PX-3);
+    - by default L = ceil(log2 N) factors, for N = max_position_embeddings, and L + 1 links under CHORD, with `symmetric`
+      half as many factors and 2 L + 1 links (PX-1; the paper says log N for both); CDIL takes any odd number of links
+      (PX-2) and dilations from 2^0 (PX-3);
     - every factor has a residual, as in the code and not in the equations (PX-4), and the factor m = 0 is applied first
       (PX-7); the networks have two linear layers (PX-5);
     - the value network is as wide as the model, not as the link networks: no bottleneck (`value_hidden_size`);

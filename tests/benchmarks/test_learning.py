@@ -65,7 +65,7 @@ def test_a_finished_case_is_not_run_again_unless_its_command_changes(script, tmp
 
 
 def test_influence_is_the_norm_of_the_gradient(script):
-    influence = script("influence")
+    influence = script("learned.influence")
     model = model_of("transformer")
     tokens = torch.randint(1, 20, (3, 12), generator=torch.Generator().manual_seed(1))
     places = torch.tensor([0, 5, 11])
@@ -79,7 +79,7 @@ def test_influence_is_the_norm_of_the_gradient(script):
 
 
 def test_influence_by_distance_sees_what_a_model_mixes(script):
-    influence = script("influence")
+    influence = script("learned.influence")
     curve = influence.by_distance(model_of("transformer"), [1, 4], 12)
     assert curve[0] == 1 and curve[1] > 0 and curve[4] > 0
     alone = model_of("transformer", num_hidden_layers=1)

@@ -1,11 +1,13 @@
 """The trials of the small recipe: rows that never meet, choices without the reported rows, resumable runs, tables."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.objectives import neighbour_bigram
@@ -381,6 +383,34 @@ def test_commands_that_are_refused(script, cases, tmp_path, monkeypatch, capsys,
     with pytest.raises(SystemExit):
         script("learning").main()
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["probes", "recipes"])
+def test_a_work_folder_has_one_text_and_the_probes_one_model(script, cases, tmp_path, monkeypatch, part):
+    learning, learned = script("learning"), script("learned.cases")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").write_text(name * (1 + (name == "b")))
+    monkeypatch.setattr(cases, "CORPUS_BYTES", 1)
+    begun = []
+    for module, name in ((learning, "probe_commands"), (learning, "text_command")):
+        monkeypatch.setattr(module, name, lambda *arguments: begun.append(arguments) or sys.exit("at work"))
+
+    def run(corpus):
+        words = ["learning.py", "--work", str(tmp_path / "w"), "--part", part]
+        monkeypatch.setattr("sys.argv", [*words, *(["--corpus", str(corpus)] if part == "recipes" else [])])
+        learning.main()
+
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="at work"):
+            run(tmp_path / "a" / "text")
+    (tmp_path / "own.yaml").write_text("model: {model_type: flt}\n")
+    real = learned.probe_files
+    monkeypatch.setattr(learning, "probe_files", lambda row: (tmp_path / "own.yaml",) if row == "flt" else real(row))
+    other = "corpus file" if part == "recipes" else "model of the probes' flt"
+    with pytest.raises(UserError, match=f"was begun with another {other}: choose another folder"):
+        run(tmp_path / "b" / "text")
+    assert len(begun) == 2
 
 
 def test_the_document_has_the_marks(script):

@@ -147,6 +147,51 @@ def test_a_work_folder_has_one_budget(script, budget, tmp_path):
         dataclasses.replace(budget, tokens=5000).refuse_another(tmp_path)
 
 
+def test_a_recipe_is_another_where_what_it_extends_is(script, files, budget, tmp_path):
+    (tmp_path / "own.yaml").write_text(f"extends: {tmp_path / 'parent.yaml'}\n")
+    (tmp_path / "parent.yaml").write_text((files / "recipe.yaml").read_text())
+    extended = dataclasses.replace(budget, recipe=tmp_path / "own.yaml")
+    extended.refuse_another(tmp_path)
+    (tmp_path / "parent.yaml").write_text("# said otherwise\n" + (files / "recipe.yaml").read_text())
+    extended.refuse_another(tmp_path)
+    (tmp_path / "parent.yaml").write_text((files / "recipe.yaml").read_text().replace("0.15", "0.3"))
+    with pytest.raises(UserError, match=r"another budget \(recipe own\.yaml [0-9a-f]{12}, now own\.yaml"):
+        extended.refuse_another(tmp_path)
+
+
+def test_a_work_folder_has_the_same_models_text_and_tasks(script, files, tmp_path, monkeypatch):
+    inputs = script("glue_table.inputs")
+    corpus = [files / "unlabelled.tsv", files / "wiki.txt"]
+
+    def go_on(corpus=corpus, glue=files / "glue", imdb=files / "imdb"):
+        script("begun").refuse_others(tmp_path, inputs.described("tiny", corpus, glue, imdb))
+
+    go_on(glue=None)
+    go_on()
+    go_on(imdb=None)
+    copy = tmp_path / "wiki.txt"
+    copy.write_text((files / "wiki.txt").read_text())
+    go_on([files / "unlabelled.tsv", copy])  # wherever it lies
+    copy.write_text("another text")
+    with pytest.raises(UserError, match="was begun with another corpus file 2: choose another folder"):
+        go_on([files / "unlabelled.tsv", copy])
+    with pytest.raises(UserError, match="with another corpus file 1, file 2: choose"):
+        go_on([files / "wiki.txt"])
+    assert inputs.described("tiny", corpus, None, None).keys() == {"model of", "corpus"}
+    (tmp_path / "imdb").mkdir()
+    for file, text in (("train.tsv", "less"), ("test.tsv", (files / "imdb" / "test.tsv").read_text())):
+        (tmp_path / "imdb" / file).write_text(text)
+    with pytest.raises(UserError, match=r"with another imdb imdb/train\.tsv: choose"):
+        go_on(imdb=tmp_path / "imdb")
+    (tmp_path / "flt.yaml").write_text("model: {model_type: flt, hidden_size: 64}\n")
+    real = inputs.model_words
+    _, *changes = real("flt", "tiny")
+    words = {"flt": (str(tmp_path / "flt.yaml"), *changes), "bert": ("model.model_type=bert",)}
+    monkeypatch.setattr(inputs, "model_words", lambda row, size: words.get(row) or real(row, size))
+    with pytest.raises(UserError, match="with another model of bert, flt: choose"):
+        go_on()
+
+
 def measure(table, row, seconds=10.0):
     """Records of its speed: 100 tokens a second."""
     for case, tokens in zip(table.speed(row), (1000, 2000), strict=True):

@@ -74,6 +74,8 @@ def test_tasks_have_few_labels_and_the_dev_set_as_it_is(script, files, budget, t
     # The same examples whenever they are drawn.
     again = tmp_path / "again"
     assert data.tasks(again, budget, files / "glue", files / "imdb") == about
+    assert data.tasks(again, budget, files / "glue", None).keys() == {"sst2", "cola"}
+    assert data.tasks(again, budget, None, files / "imdb").keys() == {"imdb"}
     for path in (tmp_path / "data").rglob("*.tsv"):
         assert path.read_bytes() == (again / path.relative_to(tmp_path)).read_bytes()
 

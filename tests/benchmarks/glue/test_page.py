@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
@@ -11,16 +12,39 @@ from longmix.data_prep.errors import UserError
 
 def test_the_spreads_are_those_of_the_analysis_of_variance(script):
     spread = script("glue_table.spread")
+    # No rest: the seeds of fine-tuning add the same to both means.
     found = spread.score([[1.0, 2.0, 3.0], [5.0, 6.0, 7.0]])
     assert found.mean == 4.0 and found.tuning == 1.0 and found.seeds == (2, 3)
-    # The means are 2 and 6: variance 8, of which a third of 1 comes from fine-tuning.
-    assert found.pretraining == pytest.approx(math.sqrt(8 - 1 / 3))
-    assert found.error == pytest.approx(math.sqrt((8 - 1 / 3) / 2 + 1 / 6)) == pytest.approx(math.sqrt(8 / 2))
+    assert found.pretraining == pytest.approx(math.sqrt(8))
+    assert found.error == pytest.approx(math.sqrt(8 / 2 + 1 / 3))
+    # All of it is rest: what one seed of fine-tuning adds here it takes away there.
+    found = spread.score([[1.0, 3.0], [3.0, 1.0]])
+    assert (found.pretraining, found.tuning) == (0.0, 2.0) and found.error == 1.0
+    # The means are 1.5 and 3.5: variance 2, of which half of a rest of 1 comes from fine-tuning.
+    found = spread.score([[1.0, 2.0], [4.0, 3.0]])
+    assert found.pretraining == pytest.approx(math.sqrt(1.5)) and (found.tuning, found.error) == (1.0, 1.0)
     alike = spread.score([[1.0, 3.0], [1.0, 3.0]])
-    assert alike.pretraining == 0.0 and alike.error == pytest.approx(math.sqrt(2 / 4))
+    assert alike.pretraining == 0.0 and alike.error == 1.0  # not of four seeds: they are two
     alone = spread.score([[1.0, 3.0]])
     assert alone.pretraining is None and alone.error == 1.0
     assert spread.score([[1.0]]).error is None
+    assert spread.score([[1.0], [3.0]]).error == 1.0
+
+
+def test_the_error_is_that_of_means_that_are_drawn_again(script):
+    """Of all parts, whichever of them is there."""
+    spread, generator = script("glue_table.spread"), np.random.default_rng(0)
+    for parts in ((1.0, 0.0, 0.5), (0.0, 1.0, 0.5), (0.5, 0.5, 1.0)):
+        means, squares = [], []
+        for _ in range(4000):
+            first, second, rest = (
+                part * generator.standard_normal(shape) for part, shape in zip(parts, ((4, 1), 5, (4, 5)), strict=True)
+            )
+            found = spread.score((first + second + rest).tolist())
+            means.append(found.mean)
+            squares.append(found.error**2)
+        # What is below 0 counts as 0, which makes errors a little too large.
+        assert 0.97 < np.mean(squares) / np.var(means) < 1.2
 
 
 def test_a_difference_counts_beyond_two_standard_errors(script):
@@ -69,13 +93,18 @@ def results_of(script, budget, **tasks):
 
 
 def start(*scores):
-    return {"rate": 1e-3, "rates": [1e-3] * len(scores), "scores": [list(row) for row in scores], "baseline": 0.5}
+    several = {
+        "rates": [1e-3] * len(scores),
+        "seeds": list(range(len(scores))),
+        "scores": [list(row) for row in scores],
+    }
+    return {"rate": 1e-3, **several, "baseline": 0.5}
 
 
 GOOD = {
     "pretrained": start([0.8, 0.82], [0.8, 0.82]),
-    "random": start([0.6, 0.62]),
-    "random at scale": start([0.7, 0.72]),
+    "random": start([0.6, 0.62], [0.6, 0.62]),
+    "random at scale": start([0.7, 0.72], [0.7, 0.72]),
 }
 NULL = {
     "pretrained": start([0.7, 0.72], [0.6, 0.62]),
@@ -95,15 +124,15 @@ def test_the_page_shows_every_figure(script, budget):
         "| `paramixer` | 1.90 M | 0.76 M (-5.0 %) | – | – | – | 12,345 | – | – |",
         "| `flt` | – | – | – | – | – | – | – | – |",
         # Equal means of the seeds: all of the spread is fine-tuning's.
-        "| `paramixer` | **81.0 ± 0.7** | 0.0 | 1.4 | 61.0 ± 1.0 | 71.0 ± 1.0 | +20.0 ± 1.2 | +10.0 ± 1.2 |",
-        "| `transformer` | 66.0 ± 5.0 | 7.0 | 1.4 | 61.0 ± 1.0 | 71.0 ± 1.0 | +5.0 ± 5.1 | -5.0 ± 5.1 |",
+        "| `paramixer` | **81.0 ± 1.0** | 0.0 | 1.4 | 61.0 ± 1.0 | 71.0 ± 1.0 | +20.0 ± 1.4 | +10.0 ± 1.4 |",
+        "| `transformer` | 66.0 ± 5.1 | 7.1 | 1.4 | 61.0 ± 1.0 | 71.0 ± 1.0 | +5.0 ± 5.2 | -5.0 ± 5.2 |",
         "| `flt` | – | – | – | – | – | – | – |",
         "| all | 3 | 1 | 1.50 | 0.50 |",
     ):
         assert line in text.splitlines(), line
     joined = " ".join(text.split())
     assert (
-        "The gate (paramixer on imdb, 2 x 2 seeds) is passed: +20.0 points (standard error 1.2) against random"
+        "The gate (paramixer on imdb, 2 x 2 seeds) is passed: +20.0 points (standard error 1.4) against random"
         in joined
     )
     assert "pieces (its penalty by cross-validation of the training examples) has 75.4." in joined
@@ -198,7 +227,7 @@ def test_every_score_has_a_line_in_the_csv(script, budget):
     page = script("glue_table.page")
     lines = page.csv_records(results_of(script, budget, imdb={"paramixer": GOOD}))
     scores = [line for line in lines if line["table"] == "fine-tuning"]
-    assert len(scores) == 8 and {tuple(line) for line in lines} == {page.CSV_COLUMNS}
+    assert len(scores) == 12 and {tuple(line) for line in lines} == {page.CSV_COLUMNS}
     assert scores[1] == {
         "table": "fine-tuning",
         "row": "paramixer",
@@ -209,6 +238,24 @@ def test_every_score_has_a_line_in_the_csv(script, budget):
         "figure": "accuracy",
         "value": 0.82,
     }
+
+
+def test_a_seed_alone_keeps_its_number_in_the_csv(script, budget):
+    second = {**GOOD, "pretrained": {**start([0.8, 0.82]), "seeds": [1]}}
+    lines = script("glue_table.page").csv_records(results_of(script, budget, imdb={"paramixer": second}))
+    assert {line["pretraining_seed"] for line in lines if line["start"] == "pretrained"} == {1}
+
+
+def test_one_seed_of_pre_training_passes_the_gate_but_is_not_bold(script, budget):
+    alone = {name: start(found["scores"][0]) for name, found in GOOD.items()}
+    text = script("glue_table.page").render(results_of(script, budget, imdb={"paramixer": alone}), "x")
+    assert "| `paramixer` | 81.0 ± 1.0 |" in text and "**81.0" not in text
+    told = "(paramixer on imdb, 1 x 2 seeds) is passed: +20.0 points (standard error 1.4) against random weights"
+    joined = " ".join(text.split())
+    assert (
+        told in joined and "against random at scale weights; how seeds of pre-training differ is not in it." in joined
+    )
+    assert "how seeds of pre-training differ" not in script("glue_table.results").gate(GOOD)[1]
 
 
 def test_the_page_says_where_fine_tuning_has_another_rate(script, budget):
