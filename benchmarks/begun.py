@@ -8,8 +8,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.trainer.settings.run_file import read_settings
 
-# What each part of a thing is: of the models, say, that of a row.
-Parts = dict[str, str]
+# What something is made from -> which one it is.
+Inputs = dict[str, str]
 
 
 def digest(*paths: Path) -> str:
@@ -18,27 +18,28 @@ def digest(*paths: Path) -> str:
     return hashlib.sha256(values.encode()).hexdigest()
 
 
-def named(path: Path) -> str:
-    """A prepared folder by its manifest, a file by its size; both by their name, wherever they lie."""
-    manifest = path / "train" / "manifest.json"
-    if path.is_dir() and manifest.is_file():
-        return f"{path.name}, {hashlib.sha256(manifest.read_bytes()).hexdigest()[:12]}"
-    return f"{path.name}, {path.stat().st_size:,} bytes"
+def content(*paths: Path) -> str:
+    """Of files, and of prepared folders by their manifests; wherever they lie."""
+    found = hashlib.sha256()
+    for path in paths:
+        with open(path / "train" / "manifest.json" if path.is_dir() else path, "rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
-def refuse_others(work: Path, found: dict[str, Parts]) -> None:
-    """Note in the work folder what its runs are made from, by things and their parts.
-
-    Raises:
-        UserError: they were begun with others.
-    """
-    path = work / "inputs.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    other = []
-    for name in sorted(found.keys() & before.keys()):
-        parts = sorted({*before[name], *found[name]})
-        different = [part for part in parts if before[name].get(part) != found[name].get(part)]
-        other += [f"{name} {', '.join(different)}"] if different else []
+def refuse_others(work: Path, found: Inputs) -> None:
+    """Raise UserError if the runs of the work folder are made from other inputs; those that it lacks are none."""
+    before = _noted(work)
+    other = [name for name in found if before.get(name, found[name]) != found[name]]
     if other:
         raise UserError(f"--work {work} was begun with another {' and another '.join(other)}: choose another folder")
-    write_json(path, {**before, **found})
+
+
+def note(work: Path, found: Inputs) -> None:
+    """Note in the work folder what its runs are made from: what they read is there."""
+    write_json(work / "inputs.json", {**_noted(work), **found})
+
+
+def _noted(work: Path) -> Inputs:
+    path = work / "inputs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

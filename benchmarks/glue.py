@@ -112,9 +112,11 @@ def _table(arguments: argparse.Namespace, work: Path, runner: Runner) -> Table:
     budget = Budget.of(arguments.size, arguments.tokens or TOKENS, arguments.hours, arguments.recipe.resolve())
     budget.refuse_another(work)
     sources = [path.resolve() for path in arguments.corpus]
-    begun.refuse_others(work, inputs.described(arguments.size, sources, arguments.glue, arguments.imdb))
+    made_from = inputs.described(arguments.rows, arguments.size, sources, arguments.glue, arguments.imdb)
+    begun.refuse_others(work, made_from)
     corpus = data.corpus(work, sources, None if is_by_hours else budget.tokens, cores())
     table = Table(work, budget, corpus, data.tasks(work, budget, arguments.glue, arguments.imdb))
+    begun.note(work, made_from)
     if not is_by_hours:
         return table
     part = Part(tuple(arguments.rows), tuple(range(budget.pretraining_seeds)), tuple(table.tasks))

@@ -54,7 +54,9 @@ def main() -> int:
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     failed = []
-    begun.refuse_others(work, made_from(arguments))
+    inputs = made_from(arguments)
+    begun.refuse_others(work, inputs)
+    begun.note(work, inputs)
     if PROBES in arguments.part:
         for words in probe_commands(work):
             commands.longmix(words, work / "prepare.log")
@@ -103,13 +105,14 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def made_from(arguments: argparse.Namespace) -> dict[str, begun.Parts]:
-    """For `begun.refuse_others`. The trials of the recipe name theirs in their folders."""
+def made_from(arguments: argparse.Namespace) -> begun.Inputs:
+    """For `begun.refuse_others`. The trials of the recipe name their models in their folders."""
     found = {}
     if PROBES in arguments.part:
-        found["model of the probes'"] = {row: begun.digest(*probe_files(row))[:12] for row in MODEL_TYPES}
+        rows = [row for row in MODEL_TYPES if arguments.models is None or row in arguments.models]
+        found |= {f"model of {row} for the probes": begun.digest(*probe_files(row)) for row in rows}
     if RECIPE in arguments.part:
-        found["corpus"] = {"file": begun.named(arguments.corpus)}
+        found["corpus"] = begun.content(arguments.corpus)
     return found
 
 

@@ -17,7 +17,7 @@ class Score:
         tuning: standard deviation over seeds of fine-tuning, the root of Var b + Var e; None with one seed.
         pretraining: standard deviation of a; None with one seed s.
         error: standard error of the mean, the root of Var a / S + Var b / F + Var e / (S F); None where both are None.
-            With one seed s it knows nothing of a.
+            With one seed s it knows nothing of a, with one seed f nothing of b.
         seeds: (S, F).
     """
 

@@ -390,7 +390,7 @@ def test_a_work_folder_has_one_text_and_the_probes_one_model(script, cases, tmp_
     learning, learned = script("learning"), script("learned.cases")
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "text").write_text(name * (1 + (name == "b")))
+        (tmp_path / name / "text").write_text(name)
     monkeypatch.setattr(cases, "CORPUS_BYTES", 1)
     begun = []
     for module, name in ((learning, "probe_commands"), (learning, "text_command")):
@@ -407,7 +407,7 @@ def test_a_work_folder_has_one_text_and_the_probes_one_model(script, cases, tmp_
     (tmp_path / "own.yaml").write_text("model: {model_type: flt}\n")
     real = learned.probe_files
     monkeypatch.setattr(learning, "probe_files", lambda row: (tmp_path / "own.yaml",) if row == "flt" else real(row))
-    other = "corpus file" if part == "recipes" else "model of the probes' flt"
+    other = "corpus" if part == "recipes" else "model of flt for the probes"
     with pytest.raises(UserError, match=f"was begun with another {other}: choose another folder"):
         run(tmp_path / "b" / "text")
     assert len(begun) == 2

@@ -160,36 +160,44 @@ def test_a_recipe_is_another_where_what_it_extends_is(script, files, budget, tmp
 
 
 def test_a_work_folder_has_the_same_models_text_and_tasks(script, files, tmp_path, monkeypatch):
-    inputs = script("glue_table.inputs")
-    corpus = [files / "unlabelled.tsv", files / "wiki.txt"]
+    inputs, begun = script("glue_table.inputs"), script("begun")
+    texts = [files / "unlabelled.tsv", files / "wiki.txt"]
+    (tmp_path / "work").mkdir()
 
-    def go_on(corpus=corpus, glue=files / "glue", imdb=files / "imdb"):
-        script("begun").refuse_others(tmp_path, inputs.described("tiny", corpus, glue, imdb))
+    def go_on(corpus=texts, glue=files / "glue", imdb=files / "imdb", rows=("flt", "bert"), ends=True):
+        found = inputs.described(rows, "tiny", corpus, glue, imdb)
+        begun.refuse_others(tmp_path / "work", found)
+        if ends:
+            begun.note(tmp_path / "work", found)
 
+    go_on([files / "wiki.txt"], ends=False)  # whose data could not be made
     go_on(glue=None)
     go_on()
-    go_on(imdb=None)
-    copy = tmp_path / "wiki.txt"
-    copy.write_text((files / "wiki.txt").read_text())
-    go_on([files / "unlabelled.tsv", copy])  # wherever it lies
-    copy.write_text("another text")
-    with pytest.raises(UserError, match="was begun with another corpus file 2: choose another folder"):
-        go_on([files / "unlabelled.tsv", copy])
-    with pytest.raises(UserError, match="with another corpus file 1, file 2: choose"):
-        go_on([files / "wiki.txt"])
-    assert inputs.described("tiny", corpus, None, None).keys() == {"model of", "corpus"}
+    go_on(imdb=None, rows=["flt"])
+    copies = []
+    for path in texts:
+        copies.append(tmp_path / f"copy-{path.name}")
+        copies[-1].write_text(path.read_text())
+    go_on(copies)  # wherever it lies
+    copies[1].write_text(copies[1].read_text().replace("a", "e"))
+    for other in (copies, texts[:1], texts[::-1]):
+        with pytest.raises(UserError, match=r"work was begun with another corpus: choose another folder"):
+            go_on(other)
     (tmp_path / "imdb").mkdir()
     for file, text in (("train.tsv", "less"), ("test.tsv", (files / "imdb" / "test.tsv").read_text())):
         (tmp_path / "imdb" / file).write_text(text)
-    with pytest.raises(UserError, match=r"with another imdb imdb/train\.tsv: choose"):
+    with pytest.raises(UserError, match="with another imdb: choose"):
         go_on(imdb=tmp_path / "imdb")
     (tmp_path / "flt.yaml").write_text("model: {model_type: flt, hidden_size: 64}\n")
     real = inputs.model_words
     _, *changes = real("flt", "tiny")
     words = {"flt": (str(tmp_path / "flt.yaml"), *changes), "bert": ("model.model_type=bert",)}
     monkeypatch.setattr(inputs, "model_words", lambda row, size: words.get(row) or real(row, size))
-    with pytest.raises(UserError, match="with another model of bert, flt: choose"):
+    with pytest.raises(UserError, match="with another model of flt and another model of bert: choose"):
         go_on()
+    go_on(rows=["fnet"])
+    with pytest.raises(UserError, match="imdb is a folder, but no prepared one"):
+        go_on([files / "imdb"])
 
 
 def measure(table, row, seconds=10.0):
