@@ -85,7 +85,7 @@ def _row(case: layers.Case, tokens: int, fields: dict[str, object]) -> dict[str,
             for card in CARDS
         }
     counted = counts["bfloat16", True]
-    then = corrected.fields_as_measured(case.layer, case.positions)
+    then = corrected.THEN.get(case.layer)
     as_measured = layers.count(case, torch.bfloat16, True, tokens, {**fields, **then}) if then else counted
     return {
         "layer": case.layer,

@@ -204,11 +204,12 @@ def tasks(work: Path, budget: Budget, glue: Path | None, imdb: Path | None) -> d
     """Make the folders of the tasks that there are; name -> {"examples", "reported", "tokens" of a pass over each}."""
     made = {}
     for name in TASKS:
-        if (imdb if name == "imdb" else glue) is None:
+        source = imdb if name == "imdb" else glue
+        if source is None:
             continue
         path = task_folder(work, name) / "about.json"
         if not path.is_file():
-            read = _imdb(imdb, budget) if name == "imdb" else _glue(glue, name, budget)
+            read = _imdb(source, budget) if name == "imdb" else _glue(source, name, budget)
             if read is None:
                 continue
             _write(name, *read, task_folder(work, name))

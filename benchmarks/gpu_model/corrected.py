@@ -21,20 +21,10 @@ LIBRARY = "PyTorch's"  # the kernels that are not ours
 # By the model there, milliseconds that a layer's library kernels took more when it was measured: wavspa's four copies
 # of 50 MB, which put bands side by side (until 62efc0b), but not paramixer's GELU that is made again (since 6f285a9).
 MORE = {"wavspa": 0.072, "paramixer": -0.015}
-# Fields of the base models that were others then, by N: paramixer had the factors that links to one side need.
-THEN = {
-    "paramixer": {
-        positions: {"factors": factors, "intermediate_size": 3072}
-        for positions, factors in ((512, 9), (2048, 11), (8192, 13))
-    }
-}
+# Fields of the base models that were others then: paramixer had as many factors as links to one side need.
+THEN = {"paramixer": {"factors": None, "intermediate_size": 3072}}
 
 Row = dict[str, object]
-
-
-def fields_as_measured(layer: str, positions: int) -> dict[str, int]:
-    """Fields of a layer's base model that were others where it was measured."""
-    return THEN.get(layer, {}).get(positions, {})
 
 
 def parts_of(launches: Mapping[Launch, float]) -> dict[str, dict[str, float]]:
