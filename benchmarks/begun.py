@@ -1,7 +1,10 @@
 """What a work folder was begun with: what has finished there is not believed for another model, recipe or text."""
 
+import contextlib
 import hashlib
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
@@ -36,10 +39,30 @@ def refuse_others(work: Path, found: Inputs) -> None:
 
 
 def note(work: Path, found: Inputs) -> None:
-    """Note in the work folder what its runs are made from: what they read is there."""
-    write_json(work / "inputs.json", {**_noted(work), **found})
+    """Note in the work folder what its runs are made from."""
+    write_json(_path(work), {**_noted(work), **found})
+
+
+@contextlib.contextmanager
+def making(work: Path, found: Inputs, data: Path) -> Iterator[None]:
+    """Context that fills `data` from inputs: they are noted before, so that a killed command leaves none that others
+    take for theirs; where they turn out to be of no use, it is as if they had not been given.
+    """
+    before, was_there = _noted(work), data.exists()
+    note(work, found)
+    try:
+        yield
+    except UserError:
+        if not was_there:
+            shutil.rmtree(data, ignore_errors=True)
+        write_json(_path(work), before)
+        raise
 
 
 def _noted(work: Path) -> Inputs:
-    path = work / "inputs.json"
+    path = _path(work)
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _path(work: Path) -> Path:
+    return work / "inputs.json"

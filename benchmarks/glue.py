@@ -15,6 +15,7 @@ is not given has no column.
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -98,8 +99,8 @@ def _parse() -> argparse.Namespace:
         parser.error("--tokens and --hours say the same: give one of them")
     for name in ("tokens", "hours", "jobs"):
         value = getattr(arguments, name)
-        if value is not None and value <= 0:
-            parser.error(f"--{name} is {value:g}, but must be more than 0")
+        if value is not None and not 0 < value < math.inf:
+            parser.error(f"--{name} is {value:g}, but must be a number above 0")
     for path in [*arguments.corpus, arguments.recipe, *filter(None, (arguments.glue, arguments.imdb))]:
         if not path.exists():
             parser.error(f"{path} is not there")
@@ -114,9 +115,9 @@ def _table(arguments: argparse.Namespace, work: Path, runner: Runner) -> Table:
     sources = [path.resolve() for path in arguments.corpus]
     made_from = inputs.described(arguments.rows, arguments.size, sources, arguments.glue, arguments.imdb)
     begun.refuse_others(work, made_from)
-    corpus = data.corpus(work, sources, None if is_by_hours else budget.tokens, cores())
-    table = Table(work, budget, corpus, data.tasks(work, budget, arguments.glue, arguments.imdb))
-    begun.note(work, made_from)
+    with begun.making(work, made_from, work / "data"):
+        corpus = data.corpus(work, sources, None if is_by_hours else budget.tokens, cores())
+        table = Table(work, budget, corpus, data.tasks(work, budget, arguments.glue, arguments.imdb))
     if not is_by_hours:
         return table
     part = Part(tuple(arguments.rows), tuple(range(budget.pretraining_seeds)), tuple(table.tasks))

@@ -85,7 +85,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--trial", action="append", choices=recipe_cases.TRIALS, help="of --part recipes, one only (default: all)"
     )
-    parser.add_argument("--models", nargs="*", metavar="NAME", help="these rows only (default: all)")
+    parser.add_argument(
+        "--models", nargs="+", choices=MODEL_TYPES, metavar="NAME", help="these rows only (default: all)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each (default: 2)")
     parser.add_argument(
         "--plan", action="store_true", help="print the runs of --part recipes and their hours; run none"

@@ -32,7 +32,7 @@ class CompiledKernel:
 
     `spilled_bytes` are written to memory for want of registers (ptxas' spill stores), `tensor_core_instructions` are
     those in the PTX. `grid` is the number of programs along each axis, `threads` those of a program. `fits`: the card
-    takes this launch.
+    takes this launch. `seconds` of a processor went by until it was compiled.
     """
 
     name: str
@@ -46,6 +46,7 @@ class CompiledKernel:
     tensor_core_instructions: int
     grid: tuple[int, ...]
     threads: int
+    seconds: float
 
 
 def compiled_kernels(

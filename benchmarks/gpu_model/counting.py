@@ -107,7 +107,7 @@ def _recorded_kernels(launches: Launches, documents: list[int] | None, capabilit
             arguments = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
             programs = tuple(grid(arguments) if callable(grid) else grid)
             name = kernel.fn.__name__
-            size, operations, unit = work_of(name, arguments, programs, documents)
+            size, operations, unit = work_of(name, arguments, programs, documents, capability)
             launches.record(Launch(f"triton {name}", 1, size, operations, unit, prod(programs)))
 
         return launch

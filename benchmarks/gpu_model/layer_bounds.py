@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from .cards import CARDS, Launch
-from .layers import LIFTING, Case, cases, count
+from .layers import BASELINE, LIFTING, Case, cases, count
 
 # {layer: {"documents" or "alone": {N: what `costs` gives}}}
 BOUNDS = Path(__file__).with_name("layer_bounds.json")
-BOUNDED = ("flt", "paramixer", "converter", "wavspa", LIFTING, "s3attention")
+BOUNDED = (BASELINE, "flt", "paramixer", "converter", "wavspa", LIFTING, "s3attention")
 CARD = next(card for card in CARDS if card.name == "A100")
 # Bytes of a launch that has to keep a card busy.
 LARGE = 1_000_000
@@ -33,7 +33,9 @@ def costs(case: Case) -> dict[str, float]:
         "milliseconds": sum(1e3 * number * CARD.seconds(launch, True) for launch, number in launches.items()),
     }
     programs = [launch.programs for launch in launches if _is_large(launch)]
-    return {name: round(value, 2) for name, value in found.items()} | ({"programs": min(programs)} if programs else {})
+    digits = {"gigabytes kept": 4}
+    rounded = {name: round(value, digits.get(name, 2)) for name, value in found.items()}
+    return rounded | ({"programs": min(programs)} if programs else {})
 
 
 def _is_large(launch: Launch) -> bool:

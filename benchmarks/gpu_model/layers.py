@@ -24,11 +24,17 @@ CONFIGURATIONS = Path(__file__).parents[2] / "configs" / "model"
 BASELINE = "transformer"
 LIFTING = "wavspa-lifting"
 MIXERS = (BASELINE, "flt", "paramixer", "converter", "s3attention", "wavspa", LIFTING)
-# Mixers that are others with some fields of their own.
-VARIED = {LIFTING: ("wavspa", {"space": "lifting", "learnable": True})}
+# Mixers that are others with some fields of their own, of as many parameters.
+VARIED = {
+    LIFTING: ("wavspa", {"space": "lifting", "learnable": True, "share_bands": True, "intermediate_size": 3072}),
+}
 TOKENS = 16384
 LENGTHS = (512, 2048, 8192)
 MEAN_DOCUMENT = 512
+# What is asked of a mixer with its kernels on an A100: multiples of the transformer's time, by whether documents are
+# packed and by N; and launches of a layer.
+GOALS = {False: {512: 1.3, 2048: 1.0, 8192: 0.6}, True: {512: 1.4, 2048: 1.2, 8192: 1.2}}
+MOST_LAUNCHES = 60
 PORTABLE = "portable"
 DENSE_MASK = "dense mask"
 FUSED = "positions fused"

@@ -7,6 +7,7 @@ ptxas said.
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -34,8 +35,9 @@ class Launch:
     compiled: object
 
 
-# What ptxas said of each kernel when it was compiled, by its hash: Triton compiles once in a process.
-_SAID: dict[str, str] = {}
+# What ptxas said of each kernel when it was compiled, by its hash, and the seconds of a processor that it took: Triton
+# compiles once in a process.
+_SAID: dict[str, tuple[str, float]] = {}
 
 
 @contextlib.contextmanager
@@ -48,13 +50,19 @@ def recorded(capability: int, compiles: bool) -> Iterator[list[Launch]]:
     def record(kernel, *args, grid, warmup, **options):
         compiled, said = None, io.StringIO()
         if compiles:
+            begun = _processor_seconds()
             with contextlib.redirect_stdout(said):
                 compiled = run(kernel, *args, grid=grid, warmup=True, **options)
-            _SAID.setdefault(compiled.hash, said.getvalue())
+            _SAID.setdefault(compiled.hash, (said.getvalue(), _processor_seconds() - begun))
         launches.append(Launch(kernel.fn.__name__, tuple(grid), compiled))
 
     with targeted(capability), mock.patch.object(JITFunction, "run", record):
         yield launches
+
+
+def _processor_seconds() -> float:
+    """Of this process, and of ptxas."""
+    return sum(os.times()[:4])
 
 
 def figures(launch: Launch, capability: int) -> dict:
@@ -63,7 +71,7 @@ def figures(launch: Launch, capability: int) -> dict:
     Raises:
         RuntimeError: ptxas said nothing of registers and spills.
     """
-    said = _SAID[launch.compiled.hash]
+    said, seconds = _SAID[launch.compiled.hash]
     registers = re.search(r"Used (\d+) registers", said)
     spills = re.search(r"(\d+) bytes spill stores", said)
     if registers is None or spills is None:
@@ -84,6 +92,7 @@ def figures(launch: Launch, capability: int) -> dict:
         "tensor_core_instructions": len(TENSOR_CORE.findall(launch.compiled.asm["ptx"])),
         "grid": launch.grid,
         "threads": threads,
+        "seconds": round(seconds, 2),
     }
 
 

@@ -1,5 +1,6 @@
 """The tables of the model of GPUs: for a terminal, and in docs/kernels.md."""
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable
 
@@ -11,12 +12,14 @@ from longmix.trainer.tables.writing import aligned
 
 from .cards import CARDS
 from .corrected import MEASURED_ON, Factors
-from .layers import BASELINE, FUSED
+from .layers import BASELINE, FUSED, GOALS
 
 DOCUMENT = RESULTS.parents[1] / "docs" / "kernels.md"
 MARKS = "gpu model"
 REFERENCE = "A100"
 ABSENT = "–"
+MARK = "in italics what misses its goal"
+COMPILING = "seconds to compile"
 Table = tuple[str, list[str], list[list[str]]]
 Row = dict[str, object]
 
@@ -36,7 +39,7 @@ def layer_tables(layers: list[Row]) -> list[Table]:
 
 def kernel_tables(kernels: list[Row]) -> list[Table]:
     """The table of the kernels' rows, if there are any: compiled for each target, the dtypes of a kernel together."""
-    header = ["kernel", "target", "registers", "spilled bytes", "shared bytes", "fits", "tensor core uses"]
+    header = ["kernel", "target", "registers", "spilled bytes", "shared bytes", "fits", "tensor core uses", COMPILING]
     found: dict[tuple[str, str], list[Row]] = {}
     for kernel in kernels:
         found.setdefault((kernel["name"], kernel["target"]), []).append(kernel)
@@ -45,11 +48,12 @@ def kernel_tables(kernels: list[Row]) -> list[Table]:
         fields = ("registers", "spilled_bytes", "shared_bytes")
         ranges = [_range([kernel[field] for kernel in own]) for field in fields]
         fits = "yes" if all(kernel["fits"] for kernel in own) else "no"
-        rows.append([*place, *ranges, fits, _range([kernel["tensor_core_instructions"] for kernel in own])])
+        uses = _range([kernel["tensor_core_instructions"] for kernel in own])
+        rows.append([*place, *ranges, fits, uses, _range([round(kernel["seconds"], 1) for kernel in own])])
     return [("Triton kernels, compiled ahead of time in all dtypes and shapes", header, rows)] if rows else []
 
 
-def _range(values: list[int]) -> str:
+def _range(values: list[float]) -> str:
     return f"{min(values)} to {max(values)}" if min(values) != max(values) else str(values[0])
 
 
@@ -78,7 +82,7 @@ def verdict(layers: list[Row]) -> str:
         faster = {}
         for row in layers:
             is_ours = row["layer"].partition(",")[0] != BASELINE and row["documents"] == documents
-            if is_ours and float(_multiple(row, flash[_place(row)])) < 1:
+            if is_ours and round(_multiple(row, flash[_place(row)]), 2) < 1:
                 faster.setdefault(row["layer"], []).append(str(row["positions"]))
         names = "; ".join(f"{name} at N = {', '.join(lengths)}" for name, lengths in faster.items())
         sentences.append(f"With {which}: {names or 'none'}.")
@@ -126,10 +130,12 @@ def _multiples(layers: list[Row]) -> Table:
 
     def cell(own: list[Row], of_base: dict, documents: bool) -> str:
         these = [row for row in own if row["documents"] == documents]
-        return _each(these, lambda row: _multiple(row, of_base[_place(row)]))
+        return _each(these, lambda row: _against_goal(_multiple(row, of_base[_place(row)]), row))
 
     rows = [[name, *(cell(own, *column) for column in columns)] for name, own in _by_layer(layers)]
-    title = f"{REFERENCE}: time on the programs' multiprocessors, in multiples of flash attention's, by the model"
+    title = (
+        f"{REFERENCE}: time on the programs' multiprocessors, in multiples of flash attention's, by the model; {MARK}"
+    )
     return title, header, rows
 
 
@@ -143,7 +149,7 @@ def _corrected(layers: list[Row]) -> list[Table]:
     def multiples(own: list[Row], card: str, documents: bool) -> str:
         def multiple(row: Row) -> str:
             flash = factors.milliseconds(of_flash[_place(row)], card)
-            return f"{factors.milliseconds(row, card) / flash:.2f}"
+            return _against_goal(factors.milliseconds(row, card) / flash, row)
 
         return _each([row for row in own if row["documents"] == documents], multiple)
 
@@ -151,7 +157,7 @@ def _corrected(layers: list[Row]) -> list[Table]:
     rows = [[layer, *(multiples(own, *kind) for kind in kinds)] for layer, own in known]
     slow = [[f"{layer}: {kernel}", f"{factor:.1f}"] for (layer, kernel), factor in factors.medians.items()]
     return [
-        (f"Time of a layer in multiples of the transformer's, corrected by an {MEASURED_ON}", header, rows),
+        (f"Time of a layer in multiples of the transformer's, corrected by an {MEASURED_ON}; {MARK}", header, rows),
         (f"How many times as long as by the model kernels took on an {MEASURED_ON}", ["layer: kernel", "times"], slow),
     ]
 
@@ -160,8 +166,16 @@ def _place(row: Row) -> tuple[object, object]:
     return row["documents"], row["positions"]
 
 
-def _multiple(row: Row, flash: Row) -> str:
-    return f"{row['milliseconds_of_programs'][REFERENCE] / flash['milliseconds'][REFERENCE]:.2f}"
+def _multiple(row: Row, flash: Row) -> float:
+    return row["milliseconds_of_programs"][REFERENCE] / flash["milliseconds"][REFERENCE]
+
+
+def _against_goal(multiple: float, row: Row) -> str:
+    """In italics where a mixer with its kernels misses its goal."""
+    shown = f"{multiple:.2f}"
+    goal = GOALS[row["documents"]].get(row["positions"], math.inf)
+    is_asked = "," not in row["layer"] and row["layer"] != BASELINE
+    return f"*{shown}*" if is_asked and multiple > goal else shown
 
 
 def _programs(layers: list[Row]) -> Table:

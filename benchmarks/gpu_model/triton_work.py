@@ -2,8 +2,9 @@
 
 What a program reads counts as often as the program walks over it, and rows that it gathers count each: nothing is taken
 to be in a cache but what it holds at the moment, the rows of a block that a wavelet's taps share, the angles of a
-chunk, and the projection that random features are made with, which a program reads once for all of its blocks. Blocks
-count in full, also where they stick out of a document.
+chunk, the rows that the places of near attention share, the projection that random features are made with, which a
+program reads once for all of its blocks, and for all links of a factor a slab that fits into CACHES. Blocks count in
+full, also where they stick out of a document.
 """
 
 from math import prod
@@ -14,12 +15,17 @@ from . import attention_work
 from .work_units import EXPONENTIAL, INTEGER, Arguments, Work, rounded
 
 SECTOR = 32  # bytes that memory gives at least
-# Of rows that a program wants again, a multiprocessor has kept so many bytes: V100 has caches of 128 KiB, A100 of 192.
-CACHE = 1 << 17
+# Of rows that a program wants again, a multiprocessor has kept so many bytes: V100 (sm_70) has 128 KiB and A100 192, of
+# which programs take up to 8 KiB to exchange values.
+CACHES = {70: 120 << 10, 80: 184 << 10}
 
 
 def work_of(
-    name: str, arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None = None
+    name: str,
+    arguments: Arguments,
+    grid: tuple[int, ...],
+    documents: list[int] | None = None,
+    capability: int = 80,
 ) -> tuple[int, int, str]:
     """Bytes, operations and their unit of one launch.
 
@@ -28,13 +34,14 @@ def work_of(
         arguments: by their names, tensors and numbers, constants too.
         grid: programs in each direction.
         documents: lengths of all documents of the batch; None: each sample is one.
+        capability: of the card, in CACHES.
 
     Raises:
         ValueError: a kernel that stands not here.
     """
     if name not in WORK:
         raise ValueError(f"Triton kernel {name}: nobody has said what it reads and computes; add it to {__name__}")
-    size, operations = WORK[name](arguments, grid, documents)
+    size, operations = WORK[name]({**arguments, "cache": CACHES[capability]}, grid, documents)
     wide = any(isinstance(each, torch.Tensor) and each.dtype == torch.float64 for each in arguments.values())
     rule = arguments.get("RULE")
     if name == "make_features":  # multiplies nothing else
@@ -159,7 +166,8 @@ def _gathered(arguments: Arguments, documents: list[int] | None, element: int) -
     """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs of channels."""
     batch, positions, _ = arguments["shape"]
     row = _channels(arguments) * element
-    found = sum(n * (1 if n * row <= CACHE else 1 + arguments["links"]) for n in documents or [positions] * batch)
+    once = arguments["cache"] // row  # rows of the longest document that a cache holds
+    found = sum(n * (1 if n <= once else 1 + arguments["links"]) for n in documents or [positions] * batch)
     return found * _slab_row(arguments, element)
 
 

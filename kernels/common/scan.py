@@ -32,6 +32,16 @@ def prefix(join: Callable[[Items, Items], Items], items: Items) -> Items:
     )
 
 
+def running_sum(x: torch.Tensor) -> torch.Tensor:
+    """x.cumsum(-1), also on a GPU under `torch.use_deterministic_algorithms`, where torch refuses it."""
+    if x.device.type == "cpu" or not torch.are_deterministic_algorithms_enabled():
+        return x.cumsum(-1)
+    if x.numel() == 0:
+        return x
+    (summed,) = prefix(lambda left, right: (left[0] + right[0],), (x.reshape(1, -1, x.shape[-1]),))
+    return summed.view(x.shape)
+
+
 def entering(
     join: Callable[[Items, Items], Items], items: Items, nothing: tuple[float, ...], backwards: bool = False
 ) -> Items:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from ..common.scan import running_sum
+
 
 class Hessenberg(NamedTuple):
     """H = diag(exp(i left)) O diag(exp(i right)), with O = R_0 R_1 ... R_{N-2} the product of real rotations.
@@ -27,7 +29,7 @@ def upper_hessenberg(angles: torch.Tensor) -> Hessenberg:
     out of every row, the phases that are left are the same for all that a row reads, and for all that it writes.
     """
     a, b, c = angles.unbind(-1)
-    collected = functional.pad(b.flip(-1).cumsum(-1).flip(-1), (0, 1))
+    collected = functional.pad(running_sum(b.flip(-1)).flip(-1), (0, 1))
     left = torch.cat([collected[..., :1], a + collected[..., 1:]], -1)
     return Hessenberg(left, c, functional.pad(-a - collected[..., :-1], (0, 1)))
 
@@ -80,5 +82,5 @@ def transposed_stage_tables(
 
 def _transposed_hessenberg(of: Hessenberg) -> torch.Tensor:
     """Gradient of the angles (..., N - 1, 3) from those of what `upper_hessenberg` returns."""
-    b = (of.left - of.right).cumsum(-1)[..., :-1]
+    b = running_sum(of.left - of.right)[..., :-1]
     return torch.stack([of.left[..., 1:] - of.right[..., :-1], b, of.rotation], -1)

@@ -5,7 +5,6 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from longmix.kernels import ops
 from longmix.kernels.common.chebyshev import chebyshev_series
@@ -111,8 +110,7 @@ class SirenHead(nn.Module):
         split = (config.num_attention_heads, -1)
         eigenvalues = self.eigenvalues(hidden_states).unflatten(-1, split).mean(-1).transpose(1, 2)
         channels = unit_norm(self.eigenvectors(hidden_states), config.layer_norm_eps).unflatten(-1, split)
-        pooled = functional.adaptive_avg_pool1d(channels.flatten(0, 1), ANGLES_OF_ORDER * config.orders)
-        pooled = pooled.unflatten(0, hidden_states.shape[:2]).unflatten(-1, (config.orders, 2, 3))
+        pooled = _means_of_groups(channels, ANGLES_OF_ORDER * config.orders).unflatten(-1, (config.orders, 2, 3))
         alpha, beta, gamma = (math.pi * pooled).unbind(-1)
         rotations = rotations_of(torch.stack([alpha + beta, alpha - beta, gamma], -1))
         begins = begins_of(context)
@@ -122,6 +120,15 @@ class SirenHead(nn.Module):
         lower, upper = rotations
         phase = eigenvalues if coefficients is None else chebyshev_series(eigenvalues, coefficients)
         return ops.givens_mix(value, upper, lower, phase, context.lengths, permutation, without_own)
+
+
+def _means_of_groups(channels: torch.Tensor, groups: int) -> torch.Tensor:
+    """(..., C) -> (..., groups), as `adaptive_avg_pool1d`, whose derivative is not deterministic on a GPU: groups of
+    C / groups channels, which overlap in one where that is no integer.
+    """
+    count = channels.shape[-1]
+    bounds = [(group * count // groups, -(-(group + 1) * count // groups)) for group in range(groups)]
+    return torch.stack([channels[..., first:end].mean(-1) for first, end in bounds], -1)
 
 
 class Siren(nn.Module):

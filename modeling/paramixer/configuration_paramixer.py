@@ -74,17 +74,20 @@ class ParamixerConfig(MixerConfig):
         if self.two_sided:
             self.require("links", self.links >= 3 and self.links % 2 == 1, "odd and at least 3, for links both ways")
         self.require("links", self.links >= 2, "at least 2, the one to itself included")
-        steps = (self.links - 1) // 2 if self.two_sided else self.links - 1
-        allowed = f"what keeps every link shorter than {LARGEST_OFFSET} positions"
-        if self.protocol == "chord":
-            self.require("links", 2 ** (steps - 1) < LARGEST_OFFSET, allowed)
-        else:
-            self.require("factors", steps * 2 ** (self.factors - 1) < LARGEST_OFFSET, allowed)
+        fits = self.longest_link < LARGEST_OFFSET
+        lengthens = "links" if self.protocol == "chord" else "factors"
+        self.require(lengthens, fits, f"what keeps every link shorter than {LARGEST_OFFSET} positions")
 
     @property
     def two_sided(self) -> bool:
         """Whether links lead both ways."""
         return not self.is_causal and (self.symmetric or self.protocol == "cdil")
+
+    @property
+    def longest_link(self) -> int:
+        """How many positions the longest link leads over."""
+        steps = (self.links - 1) // 2 if self.two_sided else self.links - 1
+        return 2 ** (steps - 1) if self.protocol == "chord" else steps * 2 ** (self.factors - 1)
 
     def resize_positions(self, positions: int) -> None:
         """See MixerConfig. Each doubling of the length adds a factor, with symmetric every other one; and, to chord, a

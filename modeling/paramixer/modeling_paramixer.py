@@ -22,6 +22,9 @@ from .configuration_paramixer import ParamixerConfig
 from .links import LinkNetworks, link_offsets
 from .values import ValueNetwork
 
+# Of links that re-enter packed documents, on a GPU: see `longmix.kernels.ops.link_mix`.
+LONGEST_AMONG_DOCUMENTS = 2**20
+
 
 class ParamixerBlock(GradientCheckpointingLayer):
     """The block of the paper: the mixer and dropout, without norm, residual and feed-forward (Paramixer, section 3.3).
@@ -51,9 +54,9 @@ class Paramixer(Mixer):
     Deviations from the paper and its published code:
     - links are modulo each sample's valid length, or that of the row's own document, never the padded length; padded
       rows neither give nor take;
-    - by default L = ceil(log2 N) factors, for N = max_position_embeddings, and L + 1 links under CHORD, with `symmetric`
-      half as many factors and 2 L + 1 links (PX-1; the paper says log N for both); CDIL takes any odd number of links
-      (PX-2) and dilations from 2^0 (PX-3);
+    - by default L = ceil(log2 N) factors, for N = max_position_embeddings, and L + 1 links under CHORD, half as many
+      factors and 2 L + 1 links with `symmetric` (PX-1; the paper says log N for both); CDIL takes any odd number of
+      links (PX-2) and dilations from 2^0 (PX-3);
     - every factor has a residual, as in the code and not in the equations (PX-4), and the factor m = 0 is applied first
       (PX-7); the networks have two linear layers (PX-5);
     - the value network is as wide as the model, not as the link networks: no bottleneck (`value_hidden_size`);
@@ -99,6 +102,13 @@ class Paramixer(Mixer):
         weights = self.links(keep_valid(hidden_states if own else context.embeddings, context.mask))
         offsets = context.once(("link offsets", value.device), lambda: link_offsets(self.config, value.device))
         wrap = not self.config.is_causal
+        if wrap and context.document_ids is not None and value.device.type != "cpu":
+            longest = self.config.longest_link
+            if longest >= LONGEST_AMONG_DOCUMENTS:
+                raise ValueError(
+                    f"links lead {longest} positions far; allowed with packed documents on a GPU: less than "
+                    f"{LONGEST_AMONG_DOCUMENTS} (configure fewer links)"
+                )
         return ops.link_mix(value, weights, offsets, context.lengths, wrap, context.document_ids)
 
 

@@ -20,7 +20,8 @@ def attend_in_bands(
 ) -> list[torch.Tensor]:
     """What the attention of each band makes of it.
 
-    Softmax attention has no parameters between its projections: bands of one length are so many samples more to it.
+    To an attention that they share, bands of one length are so many samples more; to softmax attention, which has no
+    parameters between its projections, so are those that have one each.
 
     Args:
         attentions: one for each band, of one kind, perhaps one and the same.
@@ -35,7 +36,7 @@ def attend_in_bands(
     for count, rows, mask in zip(stacked, stacks, masks, strict=True):
         chosen = attentions[first : first + count]
         first += count
-        if count == 1:
+        if all(attention is chosen[0] for attention in chosen):
             mixed.append(chosen[0](rows, BatchContext(mask)))
         elif type(chosen[0]) is SoftmaxAttention:
             mixed.append(_together(chosen, rows, mask))

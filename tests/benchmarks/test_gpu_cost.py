@@ -88,6 +88,21 @@ def test_faster_is_what_the_tables_show_as_faster(script):
     assert "wavspa at N = 512" in said and "flt" not in said
 
 
+def test_a_missed_goal_is_in_italics(script):
+    report = script("gpu_model.report")
+
+    def row(layer, milliseconds, documents=False, positions=2048):
+        times = {"milliseconds": {"A100": milliseconds}, "milliseconds_of_programs": {"A100": milliseconds}}
+        return {"layer": layer, "documents": documents, "positions": positions, **times}
+
+    fused = f"transformer, {script('gpu_model.layers').FUSED}"
+    rows = [row("transformer", 4.0), row(fused, 3.0), row("flt", 3.5), row("flt, portable", 9.0)]
+    rows += [row("transformer", 4.0, True), row(fused, 3.0, True), row("flt", 4.7, True)]
+    _, _, cells = report._multiples(rows)
+    assert ["flt", "0.88", "1.18", "*1.17*", "*1.57*"] in cells
+    assert ["flt, portable", "2.25", "–", "3.00", "–"] in cells
+
+
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     """As gpu_model/compiling.py has them."""
@@ -100,6 +115,7 @@ class Kernel:
     shared_bytes: int = 4096
     fits: bool = True
     tensor_core_instructions: int = 0
+    seconds: float = 4.3
 
 
 def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, capsys):
@@ -185,6 +201,32 @@ def sums(counted):
 
 BOUNDS = json.loads((FOLDER / "gpu_model" / "layer_bounds.json").read_text(encoding="utf-8"))
 PLACES = [(layer, kind, length) for layer in BOUNDS for kind in BOUNDS[layer] for length in BOUNDS[layer][kind]]
+
+
+def test_the_goals_that_are_missed_are_those_that_the_documents_name(script):
+    """docs/kernels.md says of each what would be needed."""
+    layers, baseline = script("gpu_model.layers"), BOUNDS["transformer"]
+    missed = {name: set() for name in ("milliseconds", "launches", "programs", "gigabytes kept")}
+    for layer, kind, length in PLACES:
+        found, other = BOUNDS[layer][kind][length], baseline[kind][length]
+        if layer.startswith("transformer") or layer.endswith("portable"):
+            continue
+        place, goals = (layer, kind, length), layers.GOALS[kind == "documents"]
+        if found["milliseconds"] > goals[int(length)] * other["milliseconds"]:
+            missed["milliseconds"].add(place)
+        if found["launches"] > layers.MOST_LAUNCHES:
+            missed["launches"].add(place)
+        if found["programs"] < 2 * 108:
+            missed["programs"].add(place)
+        if found["gigabytes kept"] > other["gigabytes kept"]:
+            missed["gigabytes kept"].add(place)
+    links, lifting = ("paramixer", "alone", "8192"), [("wavspa-lifting", "alone", str(n)) for n in layers.LENGTHS]
+    assert missed == {
+        "milliseconds": {links, lifting[-1]},
+        "launches": set(lifting),
+        "programs": {links},
+        "gigabytes kept": {("flt", "alone", "8192")},
+    }
 
 
 @pytest.fixture(scope="module")

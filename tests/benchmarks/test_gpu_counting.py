@@ -201,7 +201,7 @@ def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, triton, scri
     offsets = torch.zeros(3, 5, dtype=torch.int64, device="meta")
 
     def moved(cache, documents):
-        monkeypatch.setattr(script("gpu_model.triton_work"), "CACHE", cache)
+        monkeypatch.setitem(script("gpu_model.triton_work").CACHES, 80, cache)
         launches = count(
             lambda x, w: ops.link_mix(x, w, offsets), (2, 64, 32), (2, 64, 3, 5), triton=True, documents=documents
         )
@@ -407,7 +407,7 @@ def test_kernels_do_no_more_than_the_model_says(count, triton, script, monkeypat
     torch.manual_seed(0)
     call(*(torch.rand(shape, requires_grad=True) for shape in shapes)).sum().backward()
     documents = LENGTHS if call is in_documents else None
-    monkeypatch.setattr(script("gpu_model.triton_work"), "CACHE", 0)
+    monkeypatch.setitem(script("gpu_model.triton_work").CACHES, 80, 0)
     launches = count(
         lambda *tensors: call(*tensors).sum().backward(),
         *shapes,

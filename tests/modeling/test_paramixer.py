@@ -340,3 +340,14 @@ def test_offsets_are_made_once_for_all_layers(make_config, monkeypatch):
     model = AutoModelForCausalLM.from_config(make_config("paramixer", is_causal=True, num_hidden_layers=3))
     model(torch.zeros(1, 4, dtype=torch.int64))
     assert len(made) == 1
+
+
+def test_links_that_no_kernel_can_follow_among_documents_are_refused(make_mixer):
+    mixer = make_mixer("paramixer", links=22)
+    ids = torch.tensor([[0, 0, 1, 1, 1]])
+    assert mixer(torch.randn(1, 5, 16), BatchContext(document_ids=ids)).isfinite().all()
+    mixer, x, ids = mixer.to("meta"), torch.empty(1, 5, 16, device="meta"), ids.to("meta")
+    with pytest.raises(
+        ValueError, match="links lead 1048576 positions far; allowed with packed documents on a GPU: less"
+    ):
+        mixer(x, BatchContext(document_ids=ids))

@@ -58,6 +58,8 @@ def _problems(arguments: argparse.Namespace, names: list[str]) -> Iterator[str]:
             yield f"--lr is {rate:g}, but must lie in (0, 1]"
     if arguments.search_seeds is not None and len(set(arguments.lr or ())) < 2:
         yield "--search-seeds is for several learning rates (--lr)"
+    elif arguments.search_seeds is not None and 1 <= arguments.seeds < arguments.search_seeds:
+        yield f"--search-seeds is {arguments.search_seeds}, but must be at most --seeds {arguments.seeds}"
     for option, allowed, fits in (
         ("dropout", "lie in [0, 1)", lambda value: 0 <= value < 1),
         ("weight_decay", "be a number of at least 0", lambda value: 0 <= value < math.inf),

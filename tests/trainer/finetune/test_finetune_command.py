@@ -154,6 +154,10 @@ def test_other_weights_are_another_start(finetune, glue, bert_folder, trained, t
         (("--task", "cola", "--intermediate-data", "x"), "--intermediate-data belongs to --intermediate"),
         (("--task", "cola", "--intermediate", "qqp"), "--intermediate qqp: no folder QQP"),
         (("--task", "cola", "--search-seeds", "1"), "--search-seeds is for several learning rates"),
+        (
+            ("--task", "cola", "--lr", "1e-3", "2e-3", "--seeds", "2", "--search-seeds", "3"),
+            "--search-seeds is 3, but must be at most --seeds 2",
+        ),
         (("--task", "cola", "--dropout", "1"), "--dropout is 1, but must lie in [0, 1)"),
         (("--task", "cola", "--weight-decay", "nan"), "--weight-decay is nan, but must be a number of at least 0"),
         (("--task", "cola", "--warmup-share", "1.5"), "--warmup-share is 1.5, but must lie in [0, 1]"),
