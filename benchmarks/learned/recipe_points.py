@@ -90,6 +90,9 @@ LARGER_CHANGES = (
     _before(
         "rate 5e-4, matrices at 0.2, momentum 0.95", "optim.lr=5e-4", "optim.update_rms=0.2", "optim.momentum=0.95"
     ),
+    _before(
+        "rate 2e-3, matrices at 0.2, momentum 0.95", "optim.lr=2e-3", "optim.update_rms=0.2", "optim.momentum=0.95"
+    ),
     Change(
         "AdamW, rate 5e-4, linear schedule, 20 % masked",
         (
