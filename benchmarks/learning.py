@@ -68,7 +68,7 @@ def main() -> int:
             commands.longmix(command(work, arguments.corpus), work / "prepare.log")
         for words in recipe_cases.rows_commands(work):
             commands.longmix(words, work / "prepare.log")
-        recipe_baselines.count(work)
+        count_baselines(work)
         for trial in arguments.trial:
             failed += run_trial(work, trial, arguments.jobs, arguments.models)
     learning_tables.redraw(ROOT / "docs" / "learning.md", work)
@@ -116,6 +116,14 @@ def made_from(arguments: argparse.Namespace) -> begun.Inputs:
     if RECIPE in arguments.part:
         found["corpus"] = begun.content(arguments.corpus)
     return found
+
+
+def count_baselines(work: Path) -> None:
+    """Count what models must pass, and append it where that is new."""
+    is_new = not (work / recipe_baselines.FILE).is_file()
+    counted = recipe_baselines.count(work)
+    for name, figure, value in recipe_baselines.figures(counted) if is_new else ():
+        record.append("learning", name, figure, [value], learning_tables.UNITS[figure], recipe_tables.COMMAND)
 
 
 def plan(rows: list[str] | None, trials: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Counting at the positions at which the recipe's trials are reported: what a model must pass."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from longmix.trainer.samples.order import RunOrder
 from longmix.trainer.settings.sections import BatchSection, DataSection, ObjectiveSection
 from longmix.trainer.settings.shuffling import settled
 
+FILE = "recipe-baselines.json"
 BIGRAM = "interpolated bigram"
 SHOWN = "token shown there, or the most frequent"
 
@@ -26,7 +28,7 @@ def count(work: Path) -> dict:
     `rows`: of the short text, by name; `curve`: [tokens, masked accuracy, loss] of the bigram of the rows that a run of
     the curve has read by then; `about`: sizes.
     """
-    path = work / "recipe-baselines.json"
+    path = work / FILE
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     short = ShardedDataset(text_folder(work) / "train")
@@ -47,6 +49,17 @@ def count(work: Path) -> dict:
     }
     write_json(path, made)
     return made
+
+
+def figures(made: dict) -> Iterator[tuple[str, str, float]]:
+    """(case, figure, value) of all that was counted."""
+    curve = {
+        f"{BIGRAM}, {tokens / 1e6:.3g} M tokens": {"masked_accuracy": accuracy, "loss": loss}
+        for tokens, accuracy, loss in made["curve"]
+    }
+    for name, found in {**made["rows"], **curve}.items():
+        for figure, value in found.items():
+            yield f"recipe counting, {name}", figure, value
 
 
 def _curve(dataset: ShardedDataset, batch: int, masker: TokenMasker, where: Positions) -> list[list[float]]:

@@ -259,6 +259,25 @@ def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, 
         assert tokens == 10 * rows and figures == [expected["masked_accuracy"], expected["loss"]]
 
 
+def test_what_was_counted_is_recorded_once(script, benchmark, tmp_path, monkeypatch):
+    baselines, found = script("learned.recipe_baselines"), []
+    made = {"rows": {"most frequent token": {"masked_accuracy": 0.1}}, "curve": [[2_000_000.4, 0.3, 4.0]]}
+
+    def count(work):
+        (work / baselines.FILE).write_text("{}")
+        return made
+
+    monkeypatch.setattr(baselines, "count", count)
+    monkeypatch.setattr(benchmark.record, "append", lambda *arguments: found.append(arguments[:5]))
+    for _ in range(2):
+        benchmark.count_baselines(tmp_path)
+    assert found == [
+        ("learning", "recipe counting, most frequent token", "masked_accuracy", [0.1], "fraction"),
+        ("learning", "recipe counting, interpolated bigram, 2 M tokens", "masked_accuracy", [0.3], "fraction"),
+        ("learning", "recipe counting, interpolated bigram, 2 M tokens", "loss", [4.0], "nats"),
+    ]
+
+
 def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, points, work, monkeypatch):
     counted = {
         "rows": {
