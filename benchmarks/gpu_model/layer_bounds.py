@@ -12,7 +12,7 @@ import torch
 from .cards import CARDS, Launch
 from .layers import BASELINE, LIFTING, Case, cases, count
 
-# {layer: {"documents" or "alone": {N: what `costs` gives}}}
+# {layer: {"documents" or "alone": {N: what `costs` gives}}}: of layers, and of each operation in them.
 BOUNDS = Path(__file__).with_name("layer_bounds.json")
 BOUNDED = (BASELINE, "flt", "paramixer", "converter", "wavspa", LIFTING, "s3attention")
 CARD = next(card for card in CARDS if card.name == "A100")
@@ -20,9 +20,9 @@ CARD = next(card for card in CARDS if card.name == "A100")
 LARGE = 1_000_000
 
 
-def costs(case: Case) -> dict[str, float]:
+def costs(case: Case) -> dict[str, object]:
     """Launches, gigabytes moved and kept, and milliseconds of a layer on an A100 in bf16, and the fewest programs of a
-    large launch.
+    large launch; of each Triton kernel, by its name, (launches, gigabytes, 10^9 operations).
     """
     counted = count(case, torch.bfloat16, flash=True)
     launches = counted.launches
@@ -34,8 +34,22 @@ def costs(case: Case) -> dict[str, float]:
     }
     programs = [launch.programs for launch in launches if _is_large(launch)]
     digits = {"gigabytes kept": 4}
-    rounded = {name: round(value, digits.get(name, 2)) for name, value in found.items()}
-    return rounded | ({"programs": min(programs)} if programs else {})
+    rounded: dict[str, object] = {name: round(value, digits.get(name, 2)) for name, value in found.items()}
+    if programs:
+        rounded["programs"] = min(programs)
+    kernels = sorted({launch.name for launch in launches if launch.programs is not None})
+    if kernels:
+        rounded["kernels"] = {name.removeprefix("triton "): _of_kernel(launches, name) for name in kernels}
+    return rounded
+
+
+def _of_kernel(launches: dict[Launch, float], name: str) -> list[float]:
+    own = [(launch, number) for launch, number in launches.items() if launch.name == name]
+    return [
+        round(sum(number * launch.launches for launch, number in own), 2),
+        round(sum(number * launch.bytes for launch, number in own) / 1e9, 4),
+        round(sum(number * launch.operations for launch, number in own) / 1e9, 3),
+    ]
 
 
 def _is_large(launch: Launch) -> bool:
@@ -50,7 +64,7 @@ def bounded() -> Iterator[tuple[Case, tuple[str, str, str]]]:
 
 def main() -> None:
     """Count, and write BOUNDS."""
-    bounds: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    bounds: dict[str, dict[str, dict[str, dict[str, object]]]] = {}
     for case, (layer, kind, positions) in bounded():
         bounds.setdefault(layer, {}).setdefault(kind, {})[positions] = costs(case)
     BOUNDS.write_text(json.dumps(bounds, indent=1) + "\n")

@@ -248,7 +248,10 @@ def test_layers_cost_no_more_than_they_did(place, costs):
     layer, kind, length = place
     found, bound = dict(costs[place]), BOUNDS[layer][kind][length]
     assert found.pop("programs", 0) >= bound.get("programs", 0)
+    kernels = found.pop("kernels", {})
     assert all(value <= bound[name] for name, value in found.items()), (found, bound)
+    for name, values in kernels.items():
+        assert all(value <= most for value, most in zip(values, bound["kernels"][name], strict=True)), (name, bound)
 
 
 @pytest.mark.full
