@@ -34,10 +34,13 @@ REFUSED = {
     "_ctc_loss_backward",
 }
 ORACLES = Path(__file__).parents[1] / "modeling" / "oracles"
+MIXERS = {model_type: runpy.run_path(str(ORACLES / f"{model_type}.py")) for model_type in longmix.modeling.MODEL_TYPES}
 TRIED = [
-    pytest.param(model_type, fields, id=f"{model_type}-{name}")
-    for model_type in longmix.modeling.MODEL_TYPES
-    for name, fields in {"": {}, **runpy.run_path(str(ORACLES / f"{model_type}.py"))["VARIANTS"]}.items()
+    pytest.param(model_type, fields, documents, id=f"{model_type}-{name}{'-documents' * documents}")
+    for model_type, mixer in MIXERS.items()
+    for name, fields in {"": {}, **mixer["VARIANTS"]}.items()
+    for documents in (False, True)
+    if not documents or longmix.modeling.model_class(model_type, "Model").mixer_class.isolates_documents
 ]
 
 
@@ -75,14 +78,11 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("documents", [False, True])
-@pytest.mark.parametrize(("model_type", "fields"), TRIED)
+@pytest.mark.parametrize(("model_type", "fields", "documents"), TRIED)
 def test_every_model_has_a_deterministic_form(model_type, fields, documents, script, dispatched, deterministic):
     tiny = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    own = runpy.run_path(str(ORACLES / f"{model_type}.py"))["TINY"]
-    config = AutoConfig.for_model(model_type, **{**tiny, "max_position_embeddings": 40, **own, **fields})
-    if documents and not AutoModel._model_mapping[type(config)].mixer_class.isolates_documents:
-        pytest.skip("packed documents are not for it")
+    sizes = {**tiny, "max_position_embeddings": 40, **MIXERS[model_type]["TINY"]}
+    config = AutoConfig.for_model(model_type, **{**sizes, **fields})
     with torch.device("meta"):
         model = AutoModel.from_config(config)
         x = torch.empty(2, 40, 16, requires_grad=True)
