@@ -19,7 +19,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))
 MODELS = sorted(CONFIGS.glob("model/*.yaml"))
 RECIPES = sorted(CONFIGS.glob("recipes/*.yaml"))
-FRAGMENTS = [*MODELS, CONFIGS / "tasks" / "mlm.yaml"]
+FRAGMENTS = [*MODELS, CONFIGS / "tasks" / "pretraining.yaml", CONFIGS / "tasks" / "mlm.yaml"]
 # Tasks, the rows that they compare, and the papers' own recipes: test_task_configs trains them.
 TASKS = [path for name in ("tasks", "mixer", "papers") for path in CONFIGS.glob(f"{name}/**/*.yaml")]
 DEEPSPEED = sorted(CONFIGS.glob("deepspeed/*.json"))
@@ -116,7 +116,7 @@ def fragments():
 def test_a_fragment_on_a_small_task_trains(path, tmp_path, data, world, read_metrics, run_values, write_run_file):
     small = write_run_file(tmp_path / "small.yaml", run_values(tmp_path / "run"))
     checked = train_two_steps([small, path], tmp_path / "run", world, read_metrics, deepspeed=None)
-    fragment = configuration.flatten(run_file.parse_yaml(path.read_text(), str(path)))
+    fragment = configuration.flatten(run_file.read_settings([str(path)], []).values)
     taken = configuration.flatten(checked.to_dict())
     replaced = {*SHORT, "optim.warmup_share", "deepspeed"}
     kept = {key: value for key, value in fragment.items() if key not in replaced}

@@ -26,7 +26,7 @@ from longmix.trainer.settings.run_file import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
-FRAGMENTS = {"labelled", "mlm"}  # of configs/tasks, that are no task
+FRAGMENTS = {"labelled", "mlm", "pretraining"}  # of configs/tasks, that are no task
 TASKS = sorted({path.stem for path in CONFIGS.glob("tasks/*.yaml")} - FRAGMENTS)
 ROWS = sorted(path.stem for path in CONFIGS.glob("mixer/*.yaml"))
 PAPERS = sorted(CONFIGS.glob("papers/*.yaml"))
