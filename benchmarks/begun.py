@@ -46,15 +46,21 @@ def note(work: Path, found: Inputs) -> None:
 @contextlib.contextmanager
 def making(work: Path, found: Inputs, data: Path) -> Iterator[None]:
     """Context that fills `data` from inputs: they are noted before, so that a killed command leaves none that others
-    take for theirs; where they turn out to be of no use, it is as if they had not been given.
+    take for theirs; where they turn out to be of no use, it is as if they had not been given. Everything directly in
+    `data` is a folder that one input makes.
     """
-    before, was_there = _noted(work), data.exists()
+    before = _noted(work)
+    there = {path.name for path in data.iterdir()} if data.is_dir() else None
     note(work, found)
     try:
         yield
-    except UserError:
-        if not was_there:
+    except (UserError, SystemExit):  # the latter where a command of longmix failed
+        if there is None:
             shutil.rmtree(data, ignore_errors=True)
+        else:
+            for path in data.iterdir():
+                if path.is_dir() and path.name not in there:
+                    shutil.rmtree(path)
         write_json(_path(work), before)
         raise
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from .devices import must_be_deterministic
+
 Items = tuple[torch.Tensor, ...]
 
 
@@ -34,8 +36,7 @@ def prefix(join: Callable[[Items, Items], Items], items: Items) -> Items:
 
 def running_sum(x: torch.Tensor) -> torch.Tensor:
     """x.cumsum(-1), also on a GPU under `torch.use_deterministic_algorithms`, where torch refuses it."""
-    refused = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
-    if x.device.type == "cpu" or not refused:
+    if not must_be_deterministic(x):
         return x.cumsum(-1)
     if x.numel() == 0:
         return x

@@ -5,9 +5,11 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from longmix.kernels import ops
 from longmix.kernels.common.chebyshev import chebyshev_series
+from longmix.kernels.common.devices import must_be_deterministic
 from longmix.kernels.common.documents import document_begins
 from longmix.kernels.token_givens.parameters import rotations_of
 
@@ -123,9 +125,9 @@ class SirenHead(nn.Module):
 
 
 def _means_of_groups(channels: torch.Tensor, groups: int) -> torch.Tensor:
-    """(..., C) -> (..., groups), as `adaptive_avg_pool1d`, whose derivative is not deterministic on a GPU: groups of
-    C / groups channels, which overlap in one where that is no integer.
-    """
+    """(..., C) -> (..., groups): groups of C / groups channels, which overlap in one where that is no integer."""
+    if not must_be_deterministic(channels):
+        return functional.adaptive_avg_pool1d(channels.flatten(0, -2), groups).unflatten(0, channels.shape[:-1])
     count = channels.shape[-1]
     bounds = [(group * count // groups, -(-(group + 1) * count // groups)) for group in range(groups)]
     return torch.stack([channels[..., first:end].mean(-1) for first, end in bounds], -1)

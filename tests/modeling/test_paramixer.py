@@ -346,8 +346,10 @@ def test_links_that_no_kernel_can_follow_among_documents_are_refused(make_mixer)
     mixer = make_mixer("paramixer", links=22)
     ids = torch.tensor([[0, 0, 1, 1, 1]])
     assert mixer(torch.randn(1, 5, 16), BatchContext(document_ids=ids)).isfinite().all()
-    mixer, x, ids = mixer.to("meta"), torch.empty(1, 5, 16, device="meta"), ids.to("meta")
-    with pytest.raises(
-        ValueError, match="links lead 1048576 positions far; allowed with packed documents on a GPU: less"
-    ):
-        mixer(x, BatchContext(document_ids=ids))
+    x, on_a_gpu = torch.empty(1, 5, 16, device="meta"), BatchContext(document_ids=ids.to("meta"))
+    far = "lead 1048576 positions far; allowed with packed documents on a GPU: less than 1048576"
+    with pytest.raises(ValueError, match=rf"{far} \(configure fewer links\)"):
+        mixer.to("meta")(x, on_a_gpu)
+    mixer = make_mixer("paramixer", protocol="cdil", links=3, factors=21).to("meta")
+    with pytest.raises(ValueError, match=rf"{far} \(configure fewer factors\)"):
+        mixer(x, on_a_gpu)

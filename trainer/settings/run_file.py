@@ -10,6 +10,8 @@ import yaml
 
 from longmix.data_prep.errors import UserError, reason_of
 
+from .optimizers import OPTIMIZERS
+
 # Values of a run file, each counted as often as aliases (*name) repeat it.
 MOST_VALUES = 100_000
 # Lists and maps within each other: no setting needs more than three.
@@ -121,10 +123,20 @@ class Settings:
                     target[key] = {}
                 self._merge(target[key], value, origin, f"{dotted}.")
             else:
-                other = _INSTEAD_OF.get(dotted)
-                if value is not None and self.origin.get(other, origin) != origin:
-                    target.pop(other.rpartition(".")[2], None)
+                for other in _given_up_for(dotted, value):
+                    if self.origin.get(other, origin) != origin:
+                        target.pop(other.rpartition(".")[2], None)
                 target[key] = value
+
+
+def _given_up_for(key: str, value: Any) -> list[str]:
+    """Keys of earlier files that a later one's key takes the place of: the one that it excludes, and what another
+    optimizer alone takes.
+    """
+    if key == "optim.name" and isinstance(value, str) and value in OPTIMIZERS:
+        own = OPTIMIZERS[value].arguments
+        return [f"optim.{name}" for row in OPTIMIZERS.values() for name in row.arguments if name not in own]
+    return [_INSTEAD_OF[key]] if key in _INSTEAD_OF and value is not None else []
 
 
 def parse_yaml(text: str, origin: str) -> Any:

@@ -164,24 +164,27 @@ def test_a_work_folder_has_the_same_models_text_and_tasks(script, files, tmp_pat
     texts = [files / "unlabelled.tsv", files / "wiki.txt"]
     (tmp_path / "work").mkdir()
 
-    def go_on(corpus=texts, glue=files / "glue", imdb=files / "imdb", rows=("flt", "bert"), ending=None):
+    data = tmp_path / "work" / "data"
+
+    def go_on(corpus=texts, glue=files / "glue", imdb=files / "imdb", rows=("flt", "bert"), ending=None, made="text-0"):
         found = inputs.described(rows, "tiny", corpus, glue, imdb)
         begun.refuse_others(tmp_path / "work", found)
-        with begun.making(tmp_path / "work", found, tmp_path / "work" / "data"):
-            (tmp_path / "work" / "data").mkdir(exist_ok=True)
+        with begun.making(tmp_path / "work", found, data):
+            (data / made).mkdir(parents=True, exist_ok=True)
             if ending is not None:
                 raise ending
 
-    with pytest.raises(UserError, match="of no use"):
-        go_on([files / "wiki.txt"], ending=UserError("of no use"))
-    assert not (tmp_path / "work" / "data").exists()
+    for ending in (UserError("of no use"), SystemExit("prepare ended with 2")):
+        with pytest.raises(type(ending), match=str(ending)):
+            go_on([files / "wiki.txt"], ending=ending)
+        assert not data.exists()
     with pytest.raises(KeyboardInterrupt):
         go_on(glue=None, ending=KeyboardInterrupt())
     with pytest.raises(UserError, match=r"work was begun with another corpus: choose another folder"):
         go_on([files / "wiki.txt"])  # what has been made may be of the other text
     with pytest.raises(UserError, match="of no use"):
-        go_on(ending=UserError("of no use"))
-    assert (tmp_path / "work" / "data").exists()
+        go_on(ending=UserError("of no use"), made="sst2")
+    assert [path.name for path in data.iterdir()] == ["text-0"]
     go_on(glue=None)
     go_on()
     go_on(imdb=None, rows=["flt"])

@@ -323,12 +323,18 @@ def test_a_refusal_names_the_warm_up_that_another_number_of_steps_needs(small, t
             refuse_changes(tmp_path, reading.load([small], hopeless))
 
 
-def test_what_a_recipe_sets_for_muon_can_be_undone_for_adamw(write, mistakes_of):
+def test_another_optimizer_leaves_behind_what_the_former_alone_takes(write, mistakes_of):
     recipe = write(
-        "muon.yaml", "{run: {dir: r}, data: {train: d}, model: {model_type: flt}, optim: {name: muon, momentum: 0.9}}"
+        "muon.yaml",
+        "{run: {dir: r}, data: {train: d}, model: {model_type: flt}, optim: {name: muon, momentum: 0.9, eps: 1e-9}}",
     )
-    text = mistakes_of([recipe], "optim.name=adamw")
-    assert "optim.momentum is 0.9, but is for muon, and optim.name is adamw: leave it out, or undo it with " in text
+    own = write("own.yaml", "optim: {name: adamw}")
+    for optim in (reading.load([recipe], ["optim.name=adamw"]).optim, reading.load([recipe, own], []).optim):
+        assert (optim.name, optim.momentum, optim.eps) == ("adamw", 0.95, 1e-9)
+    again = write("again.yaml", "optim: {lr: 1e-4, name: muon}")
+    assert reading.load([recipe, again], []).optim.momentum == 0.9
+    text = mistakes_of([recipe], "optim.name=adamw", "optim.momentum=0.8")
+    assert "optim.momentum is 0.8, but is for muon, and optim.name is adamw: leave it out, or undo it with " in text
     reading.load([recipe], ["optim.name=adamw", text.rpartition(" ")[2]])
 
 
