@@ -127,7 +127,8 @@ class SirenHead(nn.Module):
 def _means_of_groups(channels: torch.Tensor, groups: int) -> torch.Tensor:
     """(..., C) -> (..., groups): groups of C / groups channels, which overlap in one where that is no integer."""
     if not must_be_deterministic(channels):
-        return functional.adaptive_avg_pool1d(channels.flatten(0, -2), groups).unflatten(0, channels.shape[:-1])
+        # Of three axes the first may be empty, of two none.
+        return functional.adaptive_avg_pool1d(channels.flatten(0, -3), groups).unflatten(0, channels.shape[:-2])
     count = channels.shape[-1]
     bounds = [(group * count // groups, -(-(group + 1) * count // groups)) for group in range(groups)]
     return torch.stack([channels[..., first:end].mean(-1) for first, end in bounds], -1)

@@ -75,13 +75,17 @@ class ParamixerConfig(MixerConfig):
             self.require("links", self.links >= 3 and self.links % 2 == 1, "odd and at least 3, for links both ways")
         self.require("links", self.links >= 2, "at least 2, the one to itself included")
         fits = self.longest_link < LARGEST_OFFSET
-        lengthens = "links" if self.protocol == "chord" else "factors"
-        self.require(lengthens, fits, f"what keeps every link shorter than {LARGEST_OFFSET} positions")
+        self.require(self.lengthens_links, fits, f"what keeps every link shorter than {LARGEST_OFFSET} positions")
 
     @property
     def two_sided(self) -> bool:
         """Whether links lead both ways."""
         return not self.is_causal and (self.symmetric or self.protocol == "cdil")
+
+    @property
+    def lengthens_links(self) -> str:
+        """The field by which links become longer."""
+        return "links" if self.protocol == "chord" else "factors"
 
     @property
     def longest_link(self) -> int:

@@ -105,10 +105,9 @@ class Paramixer(Mixer):
         if wrap and context.document_ids is not None and value.device.type != "cpu":
             longest = self.config.longest_link
             if longest >= LONGEST_AMONG_DOCUMENTS:
-                fewer = "links" if self.config.protocol == "chord" else "factors"
                 raise ValueError(
                     f"links lead {longest} positions far; allowed with packed documents on a GPU: less than "
-                    f"{LONGEST_AMONG_DOCUMENTS} (configure fewer {fewer})"
+                    f"{LONGEST_AMONG_DOCUMENTS} (configure fewer {self.config.lengthens_links})"
                 )
         return ops.link_mix(value, weights, offsets, context.lengths, wrap, context.document_ids)
 
