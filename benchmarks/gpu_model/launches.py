@@ -69,10 +69,10 @@ def _lengths(batch: int, ragged: bool) -> torch.Tensor | None:
     return _empty(batch) if ragged else None
 
 
-# One function for each operation, with its dtype last. `ragged`: samples have lengths; else all rows are valid.
+# One function for each operation, of shapes and then a dtype. `ragged`: samples have lengths; else all rows are valid.
 
 
-def _attention(operation, causal, shape, documents, dtype):
+def attention(operation, causal, shape, documents, dtype):
     """`shape` is (B, H, N, m, d)."""
     batch, heads, positions, features, width = shape
     query, key = (_empty(batch, heads, positions, features, dtype=dtype) for _ in range(2))
@@ -81,7 +81,7 @@ def _attention(operation, causal, shape, documents, dtype):
     call(operation, [query, key, value], _empty(batch), causal, ids)
 
 
-def _givens(shape, orders, permuted, planes, without_own, dtype, ragged=True):
+def givens(shape, orders, permuted, planes, without_own, dtype, ragged=True):
     """`shape` is (B, N, H, d)."""
     batch, positions, heads, width = shape
     value = _empty(batch, positions, heads, width, 2, dtype=dtype)
@@ -93,7 +93,7 @@ def _givens(shape, orders, permuted, planes, without_own, dtype, ragged=True):
     call("givens_mix", [value, *tables], _lengths(batch, ragged), permutation, without_own)
 
 
-def _links(shape, factors, links, wrap, documents, dtype):
+def links(shape, factors, links, wrap, documents, dtype):
     """`shape` is (B, N, D)."""
     batch, positions, _ = shape
     weights = _empty(batch, positions, factors, links, dtype=dtype)
@@ -101,7 +101,7 @@ def _links(shape, factors, links, wrap, documents, dtype):
     call("link_mix", [_empty(*shape, dtype=dtype), weights], _empty(factors, links), _empty(batch), wrap, ids)
 
 
-def _near(shape, places, before, documents, dtype, ragged=True):
+def near(shape, places, before, documents, dtype, ragged=True):
     """`shape` is (B, H, N, d)."""
     batch, heads, positions, width = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
@@ -112,7 +112,7 @@ def _near(shape, places, before, documents, dtype, ragged=True):
     call("near_attention", [query, key, value, estimate, *parameters], before, lengths, ids)
 
 
-def _random(shape, documents, dtype, causal=False, biased=True):
+def random(shape, documents, dtype, causal=False, biased=True):
     """`shape` is (B, H, N, d, m); 64 waves of the places, or no biases."""
     batch, heads, positions, width, features = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
@@ -126,7 +126,7 @@ def _random(shape, documents, dtype, causal=False, biased=True):
     call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), causal, ids)
 
 
-def _spectral(shape, segments, n_fft, beside, dtype, ragged=True):
+def spectral(shape, segments, n_fft, beside, dtype, ragged=True):
     """`shape` is (B, N, D)."""
     spectrum = _empty(n_fft // 2 + 1, shape[2], 2, dtype=dtype)
     call(
@@ -134,7 +134,7 @@ def _spectral(shape, segments, n_fft, beside, dtype, ragged=True):
     )
 
 
-def _tokens(shape, terms, documents, dtype):
+def tokens(shape, terms, documents, dtype):
     """`shape` is (B, N, H, d); the polynomial has so many terms."""
     batch, positions, heads, width = shape
     value = _empty(batch, positions, 2, heads, width, dtype=dtype).permute(0, 1, 3, 4, 2)
@@ -145,7 +145,7 @@ def _tokens(shape, terms, documents, dtype):
     call("token_givens_mix", [value, drawn, coefficients], *constants, begins, _empty(batch), None, True)
 
 
-def _wavelet(shape, taps, levels, dtype, ragged=True):
+def wavelet(shape, taps, levels, dtype, ragged=True):
     """`shape` is (B, N, D)."""
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
     lengths = _lengths(shape[0], ragged)
@@ -153,7 +153,7 @@ def _wavelet(shape, taps, levels, dtype, ragged=True):
     call("wavelet_synthesis", [_bands(shape, levels, dtype), filters], levels, *shape[:2], lengths)
 
 
-def _lifting(shape, taps, levels, dtype, ragged=True):
+def lifting(shape, taps, levels, dtype, ragged=True):
     """`shape` is (B, N, D); fixed steps where `taps` is None."""
     steps = [_empty(taps, shape[2], dtype=torch.float32) if taps else None for _ in range(2)]
     lengths = _lengths(shape[0], ragged)
@@ -173,76 +173,76 @@ def _attention_cases() -> Iterator[Case]:
             name = f"attention-{of}-{order}"
             # Of wider heads a program takes as many channels as of these.
             for features in (64, 128, 256):
-                call = partial(_attention, operation, causal, (BATCH, 12, POSITIONS, features, 64), True)
+                call = partial(attention, operation, causal, (BATCH, 12, POSITIONS, features, 64), True)
                 yield Case(f"{name}-m{features}-d64", call)
                 if features == 64 or (features == 256 and not causal):
                     yield Case(f"{name}-m{features}-d64-float64", call, (torch.float64,))
             shape = (BATCH, 12, POSITIONS, 64, 64)
-            yield Case(f"{name}-m64-d64-alone", partial(_attention, operation, causal, shape, False))
+            yield Case(f"{name}-m64-d64-alone", partial(attention, operation, causal, shape, False))
     # As many heads as keep a card busy: none is cut into pieces of rows.
-    call = partial(_attention, "feature_attention", True, (4 * BATCH, 12, POSITIONS, 64, 64), True)
+    call = partial(attention, "feature_attention", True, (4 * BATCH, 12, POSITIONS, 64, 64), True)
     yield Case("attention-logarithms-causal-m64-d64-whole-heads", call)
     # The positive features of WavSpA's Performer: int(d ln d) of them.
     for features, width in ((110, 32), (266, 64)):
-        call = partial(_attention, "feature_attention", False, (BATCH, 12, POSITIONS, features, width), False)
+        call = partial(attention, "feature_attention", False, (BATCH, 12, POSITIONS, features, width), False)
         yield Case(f"attention-logarithms-whole-m{features}-d{width}", call)
     # Heads of so few rows are not cut into pieces.
     for operation, kind in (("feature_attention", "logarithms"), ("linear_attention", "features")):
-        call = partial(_attention, operation, False, (BATCH, 12, FEW, 64, 64), False)
+        call = partial(attention, operation, False, (BATCH, 12, FEW, 64, 64), False)
         yield Case(f"attention-{kind}-whole-short", call)
 
 
 def _other_cases() -> Iterator[Case]:
     heads, rows = (BATCH, POSITIONS, 24, 32), (BATCH, POSITIONS, 768)
-    yield Case("givens-d32", partial(_givens, heads, 1, False, True, True))
-    yield Case("givens-d32-all-valid", partial(_givens, heads, 1, False, True, True, ragged=False))
-    yield Case("givens-d32-short", partial(_givens, (BATCH, FEW, 24, 32), 1, False, True, True))
-    yield Case("givens-d32-long", partial(_givens, (BATCH // 4, 4 * POSITIONS, 24, 32), 1, False, True, True))
-    yield Case("givens-d32-pairs", partial(_givens, heads, 1, False, False, False))
-    yield Case("givens-d32-permuted", partial(_givens, heads, 2, True, True, False))
-    yield Case("links-k9-cut", partial(_links, rows, 12, 9, False, True))
-    yield Case("links-k19-wrap", partial(_links, rows, 9, 19, True, True))
-    yield Case("links-k19-wrap-alone", partial(_links, rows, 9, 19, True, False))
-    yield Case("links-ones", partial(_links, (1, 1, 1), 1, 1, True, True))
-    yield Case("links-k19-wrap-float64", partial(_links, rows, 9, 19, True, True), (torch.float64,))
-    near = (BATCH, 12, POSITIONS, 64)
-    yield Case("near-d64-p9", partial(_near, near, 9, 4, False))
-    yield Case("near-d64-p9-all-valid", partial(_near, near, 9, 4, False, ragged=False))
-    yield Case("near-d64-p9-documents", partial(_near, near, 9, 4, True))
-    yield Case("near-d64-p5-causal-float64", partial(_near, near, 5, 4, True), (torch.float64,))
-    random = (BATCH, 12, POSITIONS, 64, 64)
-    yield Case("random-d64-m64", partial(_random, random, False))
-    yield Case("random-d64-m64-documents", partial(_random, random, True))
+    yield Case("givens-d32", partial(givens, heads, 1, False, True, True))
+    yield Case("givens-d32-all-valid", partial(givens, heads, 1, False, True, True, ragged=False))
+    yield Case("givens-d32-short", partial(givens, (BATCH, FEW, 24, 32), 1, False, True, True))
+    yield Case("givens-d32-long", partial(givens, (BATCH // 4, 4 * POSITIONS, 24, 32), 1, False, True, True))
+    yield Case("givens-d32-pairs", partial(givens, heads, 1, False, False, False))
+    yield Case("givens-d32-permuted", partial(givens, heads, 2, True, True, False))
+    yield Case("links-k9-cut", partial(links, rows, 12, 9, False, True))
+    yield Case("links-k19-wrap", partial(links, rows, 9, 19, True, True))
+    yield Case("links-k19-wrap-alone", partial(links, rows, 9, 19, True, False))
+    yield Case("links-ones", partial(links, (1, 1, 1), 1, 1, True, True))
+    yield Case("links-k19-wrap-float64", partial(links, rows, 9, 19, True, True), (torch.float64,))
+    queries = (BATCH, 12, POSITIONS, 64)
+    yield Case("near-d64-p9", partial(near, queries, 9, 4, False))
+    yield Case("near-d64-p9-all-valid", partial(near, queries, 9, 4, False, ragged=False))
+    yield Case("near-d64-p9-documents", partial(near, queries, 9, 4, True))
+    yield Case("near-d64-p5-causal-float64", partial(near, queries, 5, 4, True), (torch.float64,))
+    features = (*queries, 64)
+    yield Case("random-d64-m64", partial(random, features, False))
+    yield Case("random-d64-m64-documents", partial(random, features, True))
     short = (BATCH, 12, FEW, 64, 64)
-    yield Case("random-d64-m64-short", partial(_random, short, False))
-    yield Case("random-d64-m64-short-documents", partial(_random, short, True))
-    yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256), False))
-    yield Case("random-d64-m64-causal", partial(_random, random, False, causal=True))
-    yield Case("random-d64-m64-causal-documents", partial(_random, random, True, causal=True))
-    yield Case("random-d64-m256-causal", partial(_random, (BATCH, 12, POSITIONS, 64, 256), True, causal=True))
+    yield Case("random-d64-m64-short", partial(random, short, False))
+    yield Case("random-d64-m64-short-documents", partial(random, short, True))
+    yield Case("random-d64-m256", partial(random, (BATCH, 12, POSITIONS, 64, 256), False))
+    yield Case("random-d64-m64-causal", partial(random, features, False, causal=True))
+    yield Case("random-d64-m64-causal-documents", partial(random, features, True, causal=True))
+    yield Case("random-d64-m256-causal", partial(random, (BATCH, 12, POSITIONS, 64, 256), True, causal=True))
     # WavSpA's Performer, whose features are d ln d.
-    yield Case("random-d64-m266", partial(_random, (BATCH, 12, POSITIONS, 64, 266), False, biased=False))
-    yield Case("random-d32-m110", partial(_random, (BATCH, 24, POSITIONS, 32, 110), False, biased=False))
-    yield Case("random-ones", partial(_random, (1, 1, 1, 1, 1), True))
-    yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
-    yield Case("spectral-r8", partial(_spectral, rows, 8, POSITIONS, True))
-    yield Case("spectral-r8-all-valid", partial(_spectral, rows, 8, POSITIONS, True, ragged=False))
-    yield Case("spectral-r8-short", partial(_spectral, rows, 8, 4 * POSITIONS, False))
-    yield Case("spectral-r1", partial(_spectral, rows, 1, POSITIONS, True))
-    yield Case("spectral-r768", partial(_spectral, rows, 768, POSITIONS, True))
-    yield Case("spectral-ones", partial(_spectral, (1, 1, 1), 1, 1, True))
-    yield Case("spectral-r8-float64", partial(_spectral, rows, 8, POSITIONS, True), (torch.float64,))
-    yield Case("tokens-d32", partial(_tokens, heads, 3, False))
-    yield Case("tokens-d32-documents", partial(_tokens, heads, 3, True))
-    yield Case("tokens-d32-float64", partial(_tokens, heads, 3, True), (torch.float64,))
+    yield Case("random-d64-m266", partial(random, (BATCH, 12, POSITIONS, 64, 266), False, biased=False))
+    yield Case("random-d32-m110", partial(random, (BATCH, 24, POSITIONS, 32, 110), False, biased=False))
+    yield Case("random-ones", partial(random, (1, 1, 1, 1, 1), True))
+    yield Case("random-d64-m64-float64", partial(random, features, True), (torch.float64,))
+    yield Case("spectral-r8", partial(spectral, rows, 8, POSITIONS, True))
+    yield Case("spectral-r8-all-valid", partial(spectral, rows, 8, POSITIONS, True, ragged=False))
+    yield Case("spectral-r8-short", partial(spectral, rows, 8, 4 * POSITIONS, False))
+    yield Case("spectral-r1", partial(spectral, rows, 1, POSITIONS, True))
+    yield Case("spectral-r768", partial(spectral, rows, 768, POSITIONS, True))
+    yield Case("spectral-ones", partial(spectral, (1, 1, 1), 1, 1, True))
+    yield Case("spectral-r8-float64", partial(spectral, rows, 8, POSITIONS, True), (torch.float64,))
+    yield Case("tokens-d32", partial(tokens, heads, 3, False))
+    yield Case("tokens-d32-documents", partial(tokens, heads, 3, True))
+    yield Case("tokens-d32-float64", partial(tokens, heads, 3, True), (torch.float64,))
     for taps in (2, 16, 40):
-        yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
-    yield Case("wavelet-t16-all-valid", partial(_wavelet, rows, 16, 3, ragged=False))
-    yield Case("wavelet-t16-float64", partial(_wavelet, rows, 16, 3), (torch.float64,))
-    yield Case("lifting-fixed", partial(_lifting, rows, None, 3))
-    yield Case("lifting-t16", partial(_lifting, rows, 16, 3))
-    yield Case("lifting-t16-all-valid", partial(_lifting, rows, 16, 3, ragged=False))
-    yield Case("lifting-t16-float64", partial(_lifting, rows, 16, 3), (torch.float64,))
+        yield Case(f"wavelet-t{taps}", partial(wavelet, rows, taps, 3))
+    yield Case("wavelet-t16-all-valid", partial(wavelet, rows, 16, 3, ragged=False))
+    yield Case("wavelet-t16-float64", partial(wavelet, rows, 16, 3), (torch.float64,))
+    yield Case("lifting-fixed", partial(lifting, rows, None, 3))
+    yield Case("lifting-t16", partial(lifting, rows, 16, 3))
+    yield Case("lifting-t16-all-valid", partial(lifting, rows, 16, 3, ragged=False))
+    yield Case("lifting-t16-float64", partial(lifting, rows, 16, 3), (torch.float64,))
 
 
 CASES = {case.name: case for case in (*_attention_cases(), *_other_cases())}
@@ -255,19 +255,19 @@ def _largest_cases() -> Iterator[Case]:
         for operation in ("feature_attention", "linear_attention"):
             for causal in (True, False):
                 for features in (64, 256):
-                    call = partial(_attention, operation, causal, (batch, 16, positions, features, 64), True)
+                    call = partial(attention, operation, causal, (batch, 16, positions, features, 64), True)
                     yield Case(f"{operation}-{'causal' if causal else 'whole'}-m{features}-{name}", call)
-        yield Case(f"givens-one-order-{name}", partial(_givens, (batch, positions, 16, 64), 1, False, True, True))
-        yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True, False))
-        yield Case(f"near-{name}", partial(_near, (batch, 16, positions, 64), 9, 4, True))
+        yield Case(f"givens-one-order-{name}", partial(givens, (batch, positions, 16, 64), 1, False, True, True))
+        yield Case(f"givens-{name}", partial(givens, (batch, positions, 16, 64), 2, True, True, False))
+        yield Case(f"near-{name}", partial(near, (batch, 16, positions, 64), 9, 4, True))
         for causal in (False, True):
             kind = "causal" if causal else "whole"
-            yield Case(f"random-{kind}-{name}", partial(_random, (batch, 16, positions, 64, 64), True, causal=causal))
-        yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
-        yield Case(f"spectral-{name}", partial(_spectral, rows, 8, positions, True))
-        yield Case(f"tokens-{name}", partial(_tokens, (batch, positions, 16, 64), 3, True))
-        yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
-        yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))
+            yield Case(f"random-{kind}-{name}", partial(random, (batch, 16, positions, 64, 64), True, causal=causal))
+        yield Case(f"links-{name}", partial(links, rows, 16, 33, True, True))
+        yield Case(f"spectral-{name}", partial(spectral, rows, 8, positions, True))
+        yield Case(f"tokens-{name}", partial(tokens, (batch, positions, 16, 64), 3, True))
+        yield Case(f"wavelet-{name}", partial(wavelet, rows, 40, 4))
+        yield Case(f"lifting-{name}", partial(lifting, rows, 16, 4))
 
 
 LARGEST = {case.name: case for case in _largest_cases()}
