@@ -21,8 +21,8 @@ LARGE = 1_000_000
 
 
 def costs(case: Case) -> dict[str, object]:
-    """Launches, gigabytes moved and kept, and milliseconds of a layer on an A100 in bf16, and the fewest programs of a
-    large launch; of each Triton kernel, by its name, (launches, gigabytes, 10^9 operations).
+    """Launches, gigabytes moved, kept and taken at most, and milliseconds of a layer on an A100 in bf16, and the fewest
+    programs of a large launch; of each Triton kernel, by its name, (launches, gigabytes, 10^9 operations).
     """
     counted = count(case, torch.bfloat16, flash=True)
     launches = counted.launches
@@ -30,10 +30,11 @@ def costs(case: Case) -> dict[str, object]:
         "launches": sum(number * launch.launches for launch, number in launches.items()),
         "gigabytes": sum(number * launch.bytes for launch, number in launches.items()) / 1e9,
         "gigabytes kept": counted.kept / 1e9,
+        "gigabytes at most": counted.peak / 1e9,
         "milliseconds": sum(1e3 * number * CARD.seconds(launch, True) for launch, number in launches.items()),
     }
     programs = [launch.programs for launch in launches if _is_large(launch)]
-    digits = {"gigabytes kept": 4}
+    digits = {"gigabytes kept": 4, "gigabytes at most": 4}
     rounded: dict[str, object] = {name: round(value, digits.get(name, 2)) for name, value in found.items()}
     if programs:
         rounded["programs"] = min(programs)

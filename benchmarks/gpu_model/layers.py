@@ -17,6 +17,7 @@ from longmix.trainer.models.kept import KeptTensors
 
 from .cards import Launch
 from .counting import DEVICE, Launches, counting
+from .live import LiveMemory
 from .rotary import in_one_launch
 from .softmax import variable_length
 
@@ -120,10 +121,13 @@ class Counted:
     Args:
         launches: how often each is made, forward and backward.
         kept: bytes that the forward pass keeps for the backward pass, without parameters and buffers.
+        peak: bytes that one of its own layers takes at most, forward and backward, beside parameters, buffers and rows
+            that go in; gradients are among them.
     """
 
     launches: dict[Launch, float]
     kept: float
+    peak: float
 
 
 def count(
@@ -139,7 +143,7 @@ def count(
         fields: in place of those of the mixer's base model.
     """
     fields = fields_of(case.mixer) if fields is None else fields
-    (one, kept), (two, kept_of_two) = (_run(case, fields, layers, dtype, flash, tokens) for layers in (1, 2))
+    (one, kept, peak), (two, kept_of_two, _) = (_run(case, fields, n, dtype, flash, tokens) for n in (1, 2))
     every_other = two.copy()
     every_other.subtract(one)
     total, others = Launches(one), fields["num_hidden_layers"] - 1
@@ -147,17 +151,20 @@ def count(
         total[launch] += others * number
     layers = fields_of(BASELINE)["num_hidden_layers"]
     launches = {launch: number / layers for launch, number in total.items() if number != 0}
-    return Counted(launches, (kept + others * (kept_of_two - kept)) / layers)
+    return Counted(launches, (kept + others * (kept_of_two - kept)) / layers, peak)
 
 
-def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool, tokens: int) -> tuple[Launches, int]:
-    """What the first layers launch, forward and backward, and the bytes that they keep between the two."""
+def _run(
+    case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool, tokens: int
+) -> tuple[Launches, int, int]:
+    """What the first layers launch, forward and backward, the bytes that they keep between the two, and the most."""
     model = _encoder(fields, layers, case.positions, dtype)
     shape = (tokens // case.positions, case.positions)
     embeddings = torch.empty(*shape, model.config.hidden_size, dtype=dtype, device=DEVICE, requires_grad=True)
     ids = torch.zeros(shape, dtype=torch.int64, device=DEVICE) if case.documents else None
     lengths = document_lengths(case.positions, tokens) if case.documents else None
     with contextlib.ExitStack() as stack:
+        live = stack.enter_context(LiveMemory([embeddings, *model.parameters(), *model.buffers()]))
         launches = stack.enter_context(counting(case.needs_triton, flash, lengths))
         if case.documents and case.variant != DENSE_MASK:
             attend = variable_length(launches.record, flash, lengths)
@@ -173,7 +180,7 @@ def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool,
             loss = model.mixer_class.auxiliary_loss([layer.mixer for layer in model.layers])
         results = [hidden_states] if loss is None else [hidden_states, loss]
         torch.autograd.backward(results, [torch.empty_like(result) for result in results])
-    return launches, kept.bytes
+    return launches, kept.bytes, live.peak
 
 
 def _encoder(fields: dict, layers: int, positions: int, dtype: torch.dtype) -> torch.nn.Module:

@@ -17,6 +17,7 @@ from ..attention.pieces import block_of, channels_of
 from ..attention.rows_gpu import length_of, product
 from ..common.interpreter import interpreted
 from .operator import heads_lie_apart, rows_like
+from .tables import tables_of
 
 # Rows of a block, and programs of a launch: 16 for each multiprocessor of the largest of our cards, since of packed
 # documents only the first places have tokens. Of the projection a program holds as many features as fit into the
@@ -132,9 +133,12 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
             tl.store(of_key_bias + at, of_keys, mask=written)
 
 
-def random_attention(query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal):
+def random_attention(
+    query, key, value, projection, waves, columns, positions, order, starts, lengths, document_ids, causal
+):
     """The operator of operator.py."""
     _options(projection, query.shape[3])  # so that nothing is launched for what has no backward pass
+    tables = None if waves is None else tables_of(waves, columns)
     features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
     apart = heads_lie_apart(projection, causal)
     result = torch.empty_like(value) if apart else rows_like(value)

@@ -8,8 +8,8 @@ from ..common.rows import keep_valid, valid_rows
 from ..operators import differentiate, operator
 from .places import Places
 from .portable import logs_of_both
+from .tables import gradients_of, tables_of
 
-PLACES = 512  # that one product sums up backward
 MOST_FEATURES = 64  # beside which values may lie anywhere, see `heads_lie_apart`
 
 
@@ -20,7 +20,8 @@ def _forward(
     key: torch.Tensor,
     value: torch.Tensor,
     projection: torch.Tensor,
-    tables: torch.Tensor | None,
+    waves: torch.Tensor | None,
+    columns: torch.Tensor | None,
     positions: torch.Tensor | None,
     order: torch.Tensor | None,
     starts: torch.Tensor | None,
@@ -31,9 +32,9 @@ def _forward(
     """The result from features whose logarithms `log_features` of portable.py makes.
 
     Of queries and keys (B, H, N, d), values (B, H, N, c) and projection (m, d) the last axis lies side by side.
-    Projection and tables (1 or B, 2, H, P, m), of the biases of queries and keys, have one dtype, fp32 or float64, and
-    tables are contiguous. A token's bias stands at its place: positions (B, N), or its row of its sample. `order`
-    (B N,) has the tokens by their places, and those of place p begin at starts[p], (P + 1,); all in int64.
+    Projection, waves (1 or B, 1 or H, P, w) and columns (2, H, w, m), whose product is the biases of queries and keys,
+    have one dtype, fp32 or float64. A token's bias stands at its place: positions (B, N), or its row of its sample.
+    `order` (B N,) has the tokens by their places, and those of place p begin at starts[p], (P + 1,); all in int64.
 
     The result is (B, N, H, c), or where heads lie apart (B, H, N, c): then the values are contiguous.
     """
@@ -56,8 +57,8 @@ def _backward(
     document_ids: torch.Tensor | None,
     causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key, value and tables, (0,) without; and of the logarithms (B, H, N, m) of the features of
-    queries and keys, which are made anew.
+    """Gradients of query, key, value and tables (1 or B, 2, H, P, m), contiguous, (0,) without; and of the logarithms
+    (B, H, N, m) of the features of queries and keys, which are made anew.
     """
     of_logs = [projection.new_empty(*query.shape[:3], len(projection)) for _ in range(2)]
     of_tables = projection.new_empty(0) if tables is None else torch.empty_like(tables)
@@ -79,9 +80,14 @@ def rows_like(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
-def _derivative(kernels, needed, gradient, query, key, value, projection, tables, *others):
-    found = _backward(kernels, gradient, query, key, value, projection, tables, *others)
-    of_query, of_key, of_value, of_tables, *of_logs = found
+def _derivative(kernels, needed, gradient, query, key, value, projection, waves, columns, *others):
+    # Where samples are long, tables take as much memory as queries and keys: they are made again, and go, as do the
+    # gradients of the logarithms, before more is made.
+    tables = None if waves is None else tables_of(waves, columns)
+    of_query, of_key, of_value, of_tables, *of_logs = _backward(
+        kernels, gradient, query, key, value, projection, tables, *others
+    )
+    del tables
     of_projection = None
     if needed[3]:
         _, _, _, lengths, *_ = others
@@ -91,7 +97,9 @@ def _derivative(kernels, needed, gradient, query, key, value, projection, tables
             for of_log, x in zip(of_logs, (query, key), strict=True)
         )
         of_projection = sum(products) * query.shape[3] ** -0.25
-    return of_query, of_key, of_value, of_projection, of_tables if needed[4] else None
+    del of_logs
+    of_biases = (None, None) if waves is None else gradients_of(of_tables, waves, columns, needed[4:6])
+    return of_query, of_key, of_value, of_projection, *of_biases
 
 
 differentiate(_forward, _derivative)
@@ -115,7 +123,7 @@ def random_feature_attention(
         logs = logs_of_both(query, key, projection, waves, columns, places, lengths)
         return feature_attention(kernels, *logs, value, lengths, causal, document_ids)
     working = working_dtype(query, key, value)
-    tables = None if waves is None else _tables(waves.to(working), columns.to(working))
+    biases = [None if x is None else x.to(working) for x in (waves, columns)]
     at = (None, None, None) if places is None else (places.positions, *places.order())
     # Queries, keys and values of a layer lie between each other, row by row: channels side by side are enough.
     rows = [x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value)]
@@ -124,37 +132,5 @@ def random_feature_attention(
     apart = heads_lie_apart(projected, causal)
     if apart:
         rows[2] = value.to(working if working == torch.float64 else value.dtype).contiguous()
-    result = _forward(kernels, *rows, projected, tables, *at, lengths, document_ids, causal)
+    result = _forward(kernels, *rows, projected, *biases, *at, lengths, document_ids, causal)
     return (result if apart else result.transpose(1, 2)).to(value.dtype)
-
-
-def _tables(waves: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Waves (1 or B, 1 or H, P, w) by columns (2, H, w, m): (1 or B, 2, H, P, m)."""
-    if len(waves) == 1:
-        return _OfOneSample.apply(waves.squeeze(0), columns).unsqueeze(0)
-    return waves.unsqueeze(1) @ columns
-
-
-class _OfOneSample(torch.autograd.Function):
-    """Waves (1 or H, P, w) by columns (2, H, w, m), whose gradients are sums over parts of the places: one product over
-    all of them, for each head, would leave a GPU idle."""
-
-    @staticmethod
-    def forward(ctx, waves: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(waves, columns)
-        return waves @ columns
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        waves, columns = ctx.saved_tensors
-        of_waves = of_columns = None
-        if ctx.needs_input_grad[0]:
-            of_waves = (gradient @ columns.mT).sum(0).sum_to_size(waves.shape)
-        if ctx.needs_input_grad[1]:
-            parts = waves.shape[1] // PLACES
-            if parts > 1 and waves.shape[1] % PLACES == 0:
-                waves, gradient = (x.unflatten(-2, (parts, PLACES)) for x in (waves, gradient))
-                of_columns = (waves.mT @ gradient).sum(2)
-            else:
-                of_columns = waves.mT @ gradient
-        return of_waves, of_columns

@@ -68,15 +68,15 @@ class SpectralMask(nn.Module):
         """
         working = torch.promote_types(tokens.dtype, torch.float32)
         with torch.autocast(tokens.device.type, enabled=False):
-            frequencies, real, imaginary = self.weights()
+            frequencies, weights = self._weights()
             units = self._units(self._coordinates(context), tokens.shape[-2])
             angle = 2 * math.pi * turns(units, frequencies).to(working)
             waves = torch.cat([angle.cos(), angle.sin()], dim=-1)
             # Both sides take their share of 1 / r, as it takes the fewest launches.
-            real, imaginary = real / self.config.num_frequencies, imaginary / self.config.num_frequencies
-            size = (real.square() + imaginary.square() + _TINY).sqrt()
-            split = (size.square() + (SMALL_WEIGHT * size.mean(1, keepdim=True)).square()) ** 0.25
-            real, imaginary = real / split, imaginary / split
+            weights = weights / self.config.num_frequencies
+            square = _absolute_square(weights)
+            split = (square + (SMALL_WEIGHT * square.sqrt().mean(1, keepdim=True)).square()) ** 0.25
+            real, imaginary = (weights / split).unbind(0)
             # Of a column of cosines, then of one of sines: what it is multiplied with, and what its partner is.
             own, partner = torch.cat([split, real]), torch.cat([torch.zeros_like(split), imaginary])
             factors = torch.stack([torch.cat([own, own], dim=1), torch.cat([-partner, partner], dim=1)])
@@ -84,21 +84,24 @@ class SpectralMask(nn.Module):
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Frequencies (1 or H, r, l), and real and imaginary parts (H, r) of w_k, bounded; float64."""
+        frequencies, weights = self._weights()
+        return frequencies, *weights.unbind(0)
+
+    def _weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """`weights` with both parts in one, (2, H, r), so that what both go through is one launch."""
         frequencies, log_density = self.frequencies()
         terms = self.spectrum(frequencies) * torch.exp(-log_density)[:, None]
-        weight = self.weight.to(torch.float64)[:, :, None]
+        weighted = self.weight.to(torch.float64)[:, :, None] * terms
         if self.offset is None:
-            real = (weight * terms).sum(1)
-            imaginary = torch.zeros_like(real)
+            real = weighted.sum(1)
+            parts = torch.stack([real, torch.zeros_like(real)])
         else:
             angle = -2 * math.pi * turns(self.offset.to(torch.float64), frequencies)
-            weighted = weight * terms
-            real, imaginary = (weighted * angle.cos()).sum(1), (weighted * angle.sin()).sum(1)
+            parts = (weighted * torch.stack([angle.cos(), angle.sin()])).sum(2)
         if self.config.mask_bound is not None:
-            mean = (real.square() + imaginary.square() + _TINY).sqrt().mean(1, keepdim=True)
-            kept = (self.config.mask_bound / mean).clamp(max=1)
-            real, imaginary = real * kept, imaginary * kept
-        return frequencies, real, imaginary
+            mean = _absolute_square(parts).sqrt().mean(1, keepdim=True)
+            parts = parts * (self.config.mask_bound / mean).clamp(max=1)
+        return frequencies, parts
 
     def matrix(self, coordinates: torch.Tensor | None, positions: int) -> torch.Tensor:
         """N^ itself, (B, H, N, N) in float64, B = 1 without coordinates: the mask that the features estimate."""
@@ -143,5 +146,10 @@ def scaled_columns(factors: torch.Tensor, projections: torch.Tensor) -> Sequence
     return [part.unflatten(1, (2, -1)).permute(1, 2, 0, 3) for part in parts]
 
 
-# Keeps the slope of an absolute value finite where a whole mask is zero.
+def _absolute_square(parts: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary parts (2, ..) -> (..), never zero: the slope of an absolute value is finite where a whole mask
+    is zero."""
+    return parts.square().sum(0) + _TINY
+
+
 _TINY = 1e-24

@@ -109,11 +109,14 @@ def test_the_features_lie_in_no_memory(require_or_skip):
 
     batch, heads, positions, features = 3, 2, 384, 32
     query, key, value = torch.randn(3, batch, heads, positions, 4)
-    projection, tables = torch.randn(features, 4), torch.randn(1, 2, heads, positions, features)
+    projection, waves, columns = (
+        torch.randn(s) for s in ((features, 4), (1, 1, positions, 3), (2, heads, 3, features))
+    )
     with Sizes():
-        random_attention(query, key, value, projection, tables, None, None, None, None, None, False)
+        random_attention(query, key, value, projection, waves, columns, None, None, None, None, None, False)
     of_queries = 4 * batch * heads * positions * features
-    assert 0 < max(size for size in sizes if size != tables.nbytes) < of_queries / 2
+    of_tables = 2 * of_queries // batch
+    assert 0 < max(size for size in sizes if size != of_tables) < of_queries / 2
 
 
 def test_without_tensor_cores_features_take_channels_some_at_a_time(require_or_skip, relative_rms, monkeypatch):
@@ -132,18 +135,20 @@ def test_without_tensor_cores_features_take_channels_some_at_a_time(require_or_s
         assert relative_rms(mine, truth) < 1e-4
 
 
+@pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("places", [8, 9])
-def test_gradients_of_columns_are_summed_up_in_parts(heads, places, monkeypatch):
-    from longmix.kernels.random_attention import operator
+def test_gradients_of_columns_are_summed_up_in_parts(samples, heads, places, monkeypatch):
+    from longmix.kernels.random_attention import tables
 
-    monkeypatch.setattr(operator, "PLACES", 4)
-    waves = torch.randn(1, heads, places, 2, dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr(tables, "PLACES", 4)
+    waves = torch.randn(samples, heads, places, 2, dtype=torch.float64, requires_grad=True)
     columns = torch.randn(2, 3, 2, 5, dtype=torch.float64, requires_grad=True)
-    expected = torch.einsum("bhpw,ahwm->bahpm", waves.expand(1, 3, places, 2), columns)
-    found = operator._tables(waves, columns)
+    expected = torch.einsum("bhpw,ahwm->bahpm", waves.expand(samples, 3, places, 2), columns)
+    found = tables.tables_of(waves, columns)
     cotangent = torch.randn_like(found)
-    pairs = zip(*(torch.autograd.grad(x, (waves, columns), cotangent) for x in (found, expected)), strict=True)
+    mine = tables.gradients_of(cotangent, waves, columns, (True, True))
+    pairs = zip(mine, torch.autograd.grad(expected, (waves, columns), cotangent), strict=True)
     assert torch.allclose(found, expected) and all(torch.allclose(one, other) for one, other in pairs)
 
 
