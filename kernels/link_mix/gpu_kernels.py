@@ -34,12 +34,11 @@ def link_mix(value, weights, offsets, lengths, starts, counts, wrap):
 def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts, wrap):
     """Gradients of value and weights; the factors' inputs are computed anew."""
     links, documents = _links(weights, value), (starts, counts)
-    factors, count, batch, positions = links.shape
+    factors, count, _, positions = links.shape
     steps = _steps(offsets, positions, lengths, starts, wrap)
-    inputs = _mix(value, links, steps, lengths, documents, wrap, factors, None)
-    slabs, groups, wide = inputs.shape[1], inputs.shape[3], inputs.shape[5]
-    states = inputs.new_empty(batch, slabs, 2, groups, positions, wide)
-    of_value, of_weights = torch.empty_like(value), torch.empty_like(links, dtype=weights.dtype)
+    states = _mix(value, links, steps, lengths, documents, wrap, factors + 1, None)
+    slabs, groups, wide = states.shape[1], states.shape[3], states.shape[5]
+    of_weights = torch.empty_like(links, dtype=weights.dtype)
     # Every slab writes what it adds to the weights' gradient: no two programs write to the same place. So many factors
     # at a time that this takes no more memory than their inputs, and no more than as few launches need.
     most = max(1, factors * groups * wide // count)
@@ -47,9 +46,11 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
     for high in range(factors, 0, -most):
         low = max(0, high - most)
         parts = links.new_empty(slabs, high - low, *links.shape[1:])
+        # The last launch alone writes it: until then there is none.
+        of_value = states if low > 0 else torch.empty_like(value)
         _launch(
             *(unmix_all, states, documents, wrap),
-            *(gradient, inputs, states, links, steps, _apart(steps), lengths, *documents, of_value, parts, low, high),
+            *(gradient, states, links, steps, _apart(steps), lengths, *documents, of_value, parts, low, high),
             sizes=(positions, value.shape[2], factors, count),
         )
         torch.sum(parts, 0, dtype=weights.dtype, out=of_weights[low:high])
@@ -58,28 +59,29 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
 
 
 def _mix(value, links, steps, lengths, documents, wrap, slots, result):
-    """Apply all factors to value; without `result` all but the last. Slabs (B, D/C, slots, G, N, C/G)."""
+    """Apply all factors to value; without `result` all but the last, of which each one's input has its own slot. Slabs
+    (B, D/C, slots, G, N, C/G)."""
     batch, positions, width = value.shape
     channels = channels_of(positions, value.element_size(), documents[0] is not None)
     groups, wide = groups_of(channels, value.element_size())
     states = value.new_empty(batch, triton.cdiv(width, channels), slots, groups, positions, wide)
     _launch(
         *(mix_all, states, documents, wrap),
-        *(value, states, links, steps, _apart(steps), lengths, *documents, result),
+        *(value, states, links, steps, _apart(steps), lengths, *documents, result, slots),
         sizes=(positions, width, *links.shape[:2]),
     )
     return states
 
 
 def _launch(kernel, states, documents, wrap, *arguments, sizes):
-    """One launch over slabs (B, D/C, slots, G, N, C/G). `sizes`: N, D, M and K."""
-    batch, slabs, slots, groups, positions, wide = states.shape
+    """One launch over slabs (B, D/C, .., G, N, C/G). `sizes`: N, D, M and K."""
+    batch, slabs, _, groups, positions, wide = states.shape
     # A sample that has several documents is cut between them.
     pieces = 1 if documents[0] is None else min(triton.cdiv(PROGRAMS, batch * slabs), triton.cdiv(positions, ROWS))
     rows = triton.cdiv(positions, pieces)
     rows_of_block, warps, registers = _program(positions)
     kernel[checked(pieces, slabs, batch)](
-        *(*arguments, slots, rows, *sizes, wrap, rows_of_block, groups, wide),
+        *(*arguments, rows, *sizes, wrap, rows_of_block, groups, wide),
         num_warps=warps,
         maxnreg=registers,
     )

@@ -13,12 +13,12 @@ from triton import language as tl
 from ..common.exact_gpu import exact
 
 # Numbers that no address needs as constants: one program for all of them, 1 and multiples of 16 included.
-COUNTS = ["apart", "slots", "rows", "positions", "factors", "links"]
+COUNTS = ["apart", "rows", "positions", "factors", "links"]
 # Rows of groups that are asked for before the first of them is there: else a program waits for each.
 UNROLLED = tl.constexpr(4)
 
 
-@triton.jit(do_not_specialize=COUNTS)
+@triton.jit(do_not_specialize=[*COUNTS, "slots"])
 def mix_all(
     value, states, weights, steps, apart, lengths, starts, counts, result, slots, rows, positions, width, factors,
     links, WRAP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
@@ -59,35 +59,33 @@ def mix_all(
 
 @triton.jit(do_not_specialize=[*COUNTS, "low", "high"])
 def unmix_all(
-    gradient, inputs, states, weights, steps, apart, lengths, starts, counts, of_value, of_weights, low, high, slots,
-    rows, positions, width, factors, links,
-    WRAP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
+    gradient, states, weights, steps, apart, lengths, starts, counts, of_value, of_weights, low, high, rows, positions,
+    width, factors, links, WRAP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The transposed factors high - 1 to low, and this slab's part of the gradients of their weights.
 
-    `inputs` is what goes into each factor. `states` has two gradients, and keeps one between launches; the launch of
-    the last factor takes it from `gradient`, that of the first writes `of_value`.
+    `states` has what goes into each factor, in whose place its gradient is written: a thread reads of it the rows that
+    it writes there, and no others. Behind the last one the launch of the last factor puts `gradient`. The launch of the
+    first factor writes `of_value`, others nothing there.
     """
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)
     size = positions.to(tl.int64) * (GROUPS * WIDE)
-    inputs += (sample * tl.num_programs(1) + slab) * factors * size
-    states += (sample * tl.num_programs(1) + slab) * slots * size
+    states += (sample * tl.num_programs(1) + slab) * (factors + 1) * size
     of_value += sample * positions * width
     steps += sample * apart
     of_weights += slab.to(tl.int64) * (high - low) * links * tl.num_programs(2) * positions
     if high == factors:
-        source = states + factors % slots * size
+        source = states + factors * size
         _copy(gradient + sample * positions * width, source, first, valid, slab, positions, width, ROWS, GROUPS, WIDE)
         tl.debug_barrier()
     for step in range(high - low):
         factor = high - 1 - step
-        source = states + (factor + 1) % slots * size
-        target = states + factor % slots * size
+        target = states + factor * size
         for block in range(first, last, ROWS):
             row = block + tl.arange(0, ROWS)
             unmixed = _unmixed(
-                *(source, inputs + factor * size, weights, of_weights, factor - low, steps, starts, counts, row),
+                *(target + size, target, weights, of_weights, factor - low, steps, starts, counts, row),
                 *(valid, last, sample, positions, factor, links, WRAP, GROUPS, WIDE),
             )
             if factor > 0:
