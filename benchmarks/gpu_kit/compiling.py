@@ -4,18 +4,16 @@ than the cases of gpu_model/launches.py.
     python -m gpu_kit.compiling SHARE SHARES CAPABILITY ...  # in benchmarks/: every SHARESth of them
 """
 
-import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest import mock
 
 import torch
 from gpu_kit.hard_inputs import CASES, DTYPES, Inputs, placed
-from gpu_model.launches import _ToLaunchers
+from gpu_model.launches import _ToLaunchers, without_autocast
 
 from longmix.kernels import ops
 from longmix.kernels.selection import as_on_gpus
@@ -25,9 +23,7 @@ def launch(operation: str, inputs: Inputs, dtype: torch.dtype) -> None:
     """Run an operation's launchers forward and backward, on tensors of the inputs' shapes without data."""
     arguments, keywords = placed(inputs, dtype, "meta")
     leaves = [x.requires_grad_() for x in arguments if isinstance(x, torch.Tensor) and x.is_floating_point()]
-    # torch 2.11 has no autocast for tensors without data.
-    off = mock.patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    with as_on_gpus(), off, _ToLaunchers():
+    with as_on_gpus(), without_autocast(), _ToLaunchers():
         result = getattr(ops, operation)(*arguments, **keywords)
         torch.autograd.grad(result, leaves, torch.empty_like(result), allow_unused=True)
 

@@ -1,15 +1,16 @@
 """Where kernels read and write in tensors of more than 2^31 elements, found without a GPU and without their memory.
 
-Triton's interpreter, whose integers wrap around as those of a card do, runs one program of each launch, the last one of
-its grid, on addresses that nothing lies at: what it would read or write is noted. Kernels have the blocks that they
-have on a card, not the small ones of the interpreter. In a process of its own, with TRITON_INTERPRET=1, as Triton
-decides when it is imported: reads names of cases as JSON from stdin, and writes rows as JSON to stdout. It replaces
-parts of Triton's interpreter; version 3.7 has them so.
+Triton's interpreter runs one program of each launch, the last one of its grid, on addresses that nothing lies at: what
+it would read or write is noted, and where sums, differences or products of integers leave their 32 bits. Kernels have
+the blocks that they have on a card, not the small ones of the interpreter. In a process of its own, with
+TRITON_INTERPRET=1, as Triton decides when it is imported: reads names of cases as JSON from stdin, and writes rows as
+JSON to stdout. It replaces parts of Triton's interpreter; version 3.7 has them so.
 """
 
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ import longmix.kernels.common.interpreter as interpreted_or_not
 # Storages lie so far apart that an offset which has wrapped around meets none.
 APART = 44
 # Of attentions whose heads are cut into pieces: more than on a card, so that a program has few rows.
-PROGRAMS = 1 << 14
+PROGRAMS = 1 << 16
 DOCUMENT = 40
 # What integers a tensor of this name has, by their place in it and the kernel's arguments.
 CONTENTS: dict[str, Callable[[np.ndarray, dict], np.ndarray]] = {
@@ -58,7 +59,8 @@ class Place:
 @dataclass
 class Accesses:
     """What one program reads and writes. By the number of a storage: the bytes that it has, the last element of a
-    tensor there, the name of the first such argument, and the furthest element; and where it went outside of them.
+    tensor there, the name of the first such argument, and the furthest element; what it reached outside of them, and
+    lines whose integers wrapped around.
     """
 
     given: dict
@@ -67,7 +69,8 @@ class Accesses:
     last: dict[int, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     furthest: dict[int, int] = field(default_factory=dict)
-    outside: set[str] = field(default_factory=set)
+    outside: dict[str, int] = field(default_factory=dict)
+    wrapped: set[str] = field(default_factory=set)
 
     def placed(self, name: str, tensor: object) -> object:
         """An argument, whose tensors have addresses."""
@@ -89,7 +92,7 @@ class Accesses:
         for number in np.unique(found >> APART):
             offsets = found[found >> APART == number] - (number << APART)
             if offsets.max() + size > self.bytes.get(number, 0):
-                self.outside.add(f"{self.names.get(number, self.names.get(number + 1))}: {offsets.max()}")
+                self.outside[self.names.get(number, "in front of all")] = int(offsets.max())
             self.furthest[number] = max(self.furthest.get(number, 0), int(offsets.max()) // size)
 
     def integers(self, addresses: np.ndarray, size: int) -> np.ndarray:
@@ -119,6 +122,17 @@ class _Probe:
     def store(self, builder, addresses, value, mask, *others):
         """Writes nothing."""
         self.accesses.note(addresses.data, mask.data, addresses.get_element_ty().primitive_bitwidth // 8)
+
+    def computed(self, name, builder, left, right):
+        """The sum, difference or product, as numpy calls it; noted where 32 bits do not hold it."""
+        function = getattr(np, name)
+        result = function(left.data, right.data)
+        if left.data.dtype == right.data.dtype == np.int32:
+            exact = function(left.data.astype(np.int64), right.data.astype(np.int64))
+            if (exact != result).any():
+                frames = (frame for frame in traceback.extract_stack() if "/kernels/" in frame.filename)
+                self.accesses.wrapped.add(" ".join(f"{frame.name}:{frame.lineno}" for frame in frames))
+        return interpreter.TensorHandle(result, left.dtype.scalar)
 
     def assembly(self, builder, text, constraints, operands, *others):
         """Instructions that round a number, which the interpreter does not have."""
@@ -157,6 +171,9 @@ def last_programs(call: Callable[[torch.dtype], None]) -> list[tuple[str, Access
         mock.patch.object(kind, "create_masked_load", lambda *given: probe.load(*given)),
         mock.patch.object(kind, "create_masked_store", lambda *given: probe.store(*given)),
         mock.patch.object(kind, "create_inline_asm", lambda *given: probe.assembly(*given)),
+        mock.patch.object(kind, "create_add", lambda *given: probe.computed("add", *given)),
+        mock.patch.object(kind, "create_sub", lambda *given: probe.computed("subtract", *given)),
+        mock.patch.object(kind, "create_mul", lambda *given: probe.computed("multiply", *given)),
     ):
         call(torch.float16)
     return found
@@ -175,7 +192,8 @@ def main() -> None:
                     accesses.names[number]: (accesses.furthest.get(number), accesses.last[number])
                     for number in accesses.names
                 }
-                rows.append({"case": case, "name": name, "reached": reached, "outside": sorted(accesses.outside)})
+                row = {"case": case, "name": name, "reached": reached, "outside": accesses.outside}
+                rows.append({**row, "wrapped": sorted(accesses.wrapped)})
     json.dump(rows, sys.stdout)
 
 

@@ -4,11 +4,13 @@ A call goes through the operators' own code, forward and backward, on tensors of
 alignment are those of a real call, and no memory is taken.
 """
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -53,10 +55,15 @@ def _function(file: str, name: str) -> Callable:
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
+def without_autocast() -> contextlib.AbstractContextManager:
+    """In this context nothing switches autocast: torch has none for tensors without data."""
+    return mock.patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+
+
 def call(operation: str, floating: list[torch.Tensor], *others: object) -> None:
     """Run an operation's launchers forward and backward on meta tensors."""
     leaves = [tensor.requires_grad_() for tensor in floating if tensor is not None]
-    with _ToLaunchers():
+    with without_autocast(), _ToLaunchers():
         result = _function("operator", operation)("gpu_kernels", *floating, *others)
         torch.autograd.grad(result, leaves, torch.empty_like(result))
 
@@ -112,15 +119,15 @@ def near(shape, places, before, documents, dtype, ragged=True):
     call("near_attention", [query, key, value, estimate, *parameters], before, lengths, ids)
 
 
-def random(shape, documents, dtype, causal=False, biased=True):
-    """`shape` is (B, H, N, d, m); 64 waves of the places, or no biases."""
+def random(shape, documents, dtype, causal=False, biased=True, of_each=False):
+    """`shape` is (B, H, N, d, m); 64 waves of the places, of each sample or of all, or no biases."""
     batch, heads, positions, width, features = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
     wide = torch.promote_types(dtype, torch.float32)
-    sizes = (features, width), (1, 1, positions, 64), (2, heads, 64, features)
+    sizes = (features, width), (batch if of_each else 1, 1, positions, 64), (2, heads, 64, features)
     biases = [_empty(*size, dtype=wide) for size in sizes]
     ids = _empty(batch, positions) if documents else None
-    places = Places(ids, positions) if documents and biased else None
+    places = Places(ids, positions) if documents and biased and not of_each else None
     if not biased:
         biases[1:] = None, None
     call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), causal, ids)

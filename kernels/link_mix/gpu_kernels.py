@@ -59,8 +59,8 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
 
 
 def _mix(value, links, steps, lengths, documents, wrap, slots, result):
-    """Apply all factors to value; without `result` all but the last, of which each one's input has its own slot. Slabs
-    (B, D/C, slots, G, N, C/G)."""
+    """Apply all factors to value, and return the slabs (B, D/C, slots, G, N, C/G) of what went into the last of them;
+    without `result` all but the last, with a slot for what goes into each."""
     batch, positions, width = value.shape
     channels = channels_of(positions, value.element_size(), documents[0] is not None)
     groups, wide = groups_of(channels, value.element_size())

@@ -65,8 +65,8 @@ def unmix_all(
     """The transposed factors high - 1 to low, and this slab's part of the gradients of their weights.
 
     `states` has what goes into each factor, in whose place its gradient is written: a thread reads of it the rows that
-    it writes there, and no others. Behind the last one the launch of the last factor puts `gradient`. The launch of the
-    first factor writes `of_value`, others nothing there.
+    it writes there, and for rows of padding the last valid one, from which nothing follows. Behind the last factor's
+    the launch of that factor puts `gradient`. The launch of the first factor writes `of_value`, others nothing there.
     """
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)

@@ -81,24 +81,26 @@ def rows_like(x: torch.Tensor) -> torch.Tensor:
 
 
 def _derivative(kernels, needed, gradient, query, key, value, projection, waves, columns, *others):
-    # Where samples are long, tables take as much memory as queries and keys: they are made again, and go, as do the
-    # gradients of the logarithms, before more is made.
-    tables = None if waves is None else tables_of(waves, columns)
-    of_query, of_key, of_value, of_tables, *of_logs = _backward(
-        kernels, gradient, query, key, value, projection, tables, *others
-    )
-    del tables
-    of_projection = None
-    if needed[3]:
-        _, _, _, lengths, *_ = others
-        valid = valid_rows(lengths, query.shape[2])
-        products = (
-            (of_log.mT @ keep_valid(x, valid, axis=2).to(of_log.dtype)).sum((0, 1))
-            for of_log, x in zip(of_logs, (query, key), strict=True)
+    # A backward pass may run under autocast, and a compiler traces it there: the tables would not be those of before.
+    with torch.autocast(gradient.device.type, enabled=False):
+        # Where samples are long, tables take as much memory as queries and keys: they are made again, and go, as do the
+        # gradients of the logarithms, before more is made.
+        tables = None if waves is None else tables_of(waves, columns)
+        of_query, of_key, of_value, of_tables, *of_logs = _backward(
+            kernels, gradient, query, key, value, projection, tables, *others
         )
-        of_projection = sum(products) * query.shape[3] ** -0.25
-    del of_logs
-    of_biases = (None, None) if waves is None else gradients_of(of_tables, waves, columns, needed[4:6])
+        del tables
+        of_projection = None
+        if needed[3]:
+            _, _, _, lengths, *_ = others
+            valid = valid_rows(lengths, query.shape[2])
+            products = (
+                (of_log.mT @ keep_valid(x, valid, axis=2).to(of_log.dtype)).sum((0, 1))
+                for of_log, x in zip(of_logs, (query, key), strict=True)
+            )
+            of_projection = sum(products) * query.shape[3] ** -0.25
+        del of_logs
+        of_biases = (None, None) if waves is None else gradients_of(of_tables, waves, columns, needed[4:6])
     return of_query, of_key, of_value, of_projection, *of_biases
 
 

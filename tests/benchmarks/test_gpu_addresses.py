@@ -37,13 +37,21 @@ def test_no_program_goes_outside_of_its_tensors(launches):
 
 
 @pytest.mark.full
-def test_the_last_program_reaches_what_lies_beyond_32_bits(launches):
-    """Also where an offset that has wrapped around twice would be inside."""
+def test_no_offset_wraps_around_at_32_bits(launches):
+    assert [launch for launch in launches if launch["wrapped"]] == []
+
+
+@pytest.mark.full
+def test_the_last_program_reaches_the_last_elements(launches):
+    """A wrong offset may lie inside. A launch of links has some of the factors, whose weights it reads."""
     short = [
         (launch["case"], launch["name"], argument)
         for launch in launches
         for argument, (furthest, last) in launch["reached"].items()
-        if last >= FAR and furthest is not None and furthest < FAR
+        if last >= FAR
+        and furthest is not None
+        and furthest < 0.999 * last
+        and (launch["case"], argument) != ("links-factors", "weights")
     ]
     assert short == []
 

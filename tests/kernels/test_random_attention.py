@@ -135,6 +135,27 @@ def test_without_tensor_cores_features_take_channels_some_at_a_time(require_or_s
         assert relative_rms(mine, truth) < 1e-4
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_backward_pass_under_autocast_has_the_same_gradients(require_or_skip, monkeypatch, compiled):
+    """In Triton, which makes the tables of biases again; also one that a compiler traces there."""
+    reason = obstacle("random_feature_attention", "triton", "cpu")
+    if reason is not None:
+        require_or_skip("triton", reason)
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+
+    def gradients(under):
+        given = tensors()
+        attend = ops.random_feature_attention
+        with torch.autocast("cpu", torch.bfloat16, enabled=under):
+            loss = (torch.compile(attend, backend="aot_eager") if compiled else attend)(*given).square().sum()
+            if not compiled:
+                return torch.autograd.grad(loss, given)
+        return torch.autograd.grad(loss, given)
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("places", [8, 9])
