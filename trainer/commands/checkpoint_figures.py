@@ -17,11 +17,12 @@ from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, lo
 from ..models.meaning import refuse_other_labels, refuse_other_numbering
 from ..objectives.forecasting import Forecasting
 from ..objectives.objective import make_objective
+from ..prediction.progress import Progress, nobody
 from ..prediction.series_split import write_split
 from ..prediction.series_tables import series_of
 from ..prediction.texts import unwritten_ids
 from ..processes import world as distributed
-from ..run.evaluation import evaluate
+from ..run.evaluation import chosen_samples, evaluate
 from ..run.setup import tokenizer_loader
 from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
@@ -70,7 +71,9 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
         raise UserError(f"{checkpoint} does not fit {data}: {error}") from None
     world = distributed.join()
     model = load_model(checkpoint, objective.auto_class).to(world.device)
-    values = evaluate(model, dataset, objective, world, samples, micro_batch)
+    progress = Progress(len(chosen_samples(len(dataset), samples)), "sample", "evaluate")
+    note = progress.note if world.is_first else nobody
+    values = evaluate(model, dataset, objective, world, samples, micro_batch, note=note)
     if values["items"] == 0:
         raise UserError(
             f"the evaluated samples of {data} hold nothing to predict, so there are no figures: raise --samples, or "

@@ -1,4 +1,4 @@
-"""How far a prediction is: a line on the console about every ten seconds, however long a part takes."""
+"""How far a prediction or an evaluation is: a line on the console every ten seconds, however long a part takes."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,13 @@ class Progress:
     Args:
         total: how many there are to answer; None: that is not known before the end.
         unit: what an answer is given to, one of them.
+        verb: of the command line, which tells it.
     """
 
-    def __init__(self, total: int | None, unit: str, clock: Callable[[], float] = time.monotonic):
-        self._total, self._unit, self._clock = total, unit, clock
+    def __init__(
+        self, total: int | None, unit: str, verb: str = "predict", clock: Callable[[], float] = time.monotonic
+    ):
+        self._total, self._unit, self._verb, self._clock = total, unit, verb, clock
         self._before = self._answered = 0
         self._began = self._told = clock()
 
@@ -31,7 +34,7 @@ class Progress:
     def note(self, number: int) -> None:
         """So many more are answered."""
         if self._before and not self._answered:
-            say(f"longmix predict: {self._of_total(self._before)} were answered before")
+            say(f"longmix {self._verb}: {self._of_total(self._before)} were answered before")
         self._answered += number
         now = self._clock()
         if now - self._told < EVERY_SECONDS:
@@ -39,7 +42,7 @@ class Progress:
         self._told, done, rate = now, self._before + self._answered, self._answered / max(now - self._began, 1e-9)
         left = "" if self._total is None else f", left {duration((self._total - done) / rate)}"
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        say(f"longmix predict: {self._of_total(done)}, {speed} {self._unit}s/s{left}")
+        say(f"longmix {self._verb}: {self._of_total(done)}, {speed} {self._unit}s/s{left}")
 
     def _of_total(self, number: int) -> str:
         if self._total is None:

@@ -15,7 +15,7 @@ from ..processes import world as distributed
 from ..tables import writing
 from ..tables.figures import ABSENT, interval
 from . import texts
-from .progress import counted
+from .progress import Progress, counted
 from .session import named_as_in, refuse_other_texts, text_columns_of
 
 _HEADER = ("metric", "value", "95 % interval", "constant answer")
@@ -61,9 +61,9 @@ def figures(
     answers = kind(source, config, reader, distributed.join().device, batch_size)
     seconds = examples.second or [None] * len(examples)
     rows = list(zip(examples.first, seconds, strict=True))
-    found = []
+    found, progress = [], Progress(len(rows), "row", "evaluate")
     for start in range(0, len(rows), ROWS_AT_A_TIME):
-        found += answers(start, rows[start : start + ROWS_AT_A_TIME])
+        found += answers(start, rows[start : start + ROWS_AT_A_TIME], progress.note)
     predictions = [answer["value"] if is_regression else names.index(answer["label"]) for answer in found]
     told = [f"note: {note}" for note in (*notes, *reader.notes())]
     return "\n".join([*_table(labels, predictions, is_regression, names), *told])

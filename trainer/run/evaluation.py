@@ -29,16 +29,18 @@ def evaluate(
     samples: int | None,
     micro_batch: int,
     interrupted: Callable[[], bool] = lambda: False,
+    note: Callable[[int], None] = lambda samples: None,
 ) -> dict[str, float] | None:
     """The objective's figures (see `Objective.figures`) over `samples` samples, on every rank; masks are fixed.
 
     Where those samples hold nothing to predict, {"items": 0} alone: a mean over nothing has no value.
 
     Every rank makes the same number of forward passes, as ZeRO-3 needs; spare ones repeat a sample and do not count.
-    `interrupted` is asked before each of them and gives every rank the same answer; None once it says yes.
+    `interrupted` is asked before each of them and gives every rank the same answer; None once it says yes. `note` is
+    told after each how many more samples all ranks have evaluated.
     """
     chosen = chosen_samples(len(dataset), samples)
-    found = run(model, dataset, objective, world, chosen, micro_batch, interrupted)
+    found = run(model, dataset, objective, world, chosen, micro_batch, interrupted, note)
     if found is None:
         return None
     sums, outputs = found
@@ -55,6 +57,7 @@ def run(
     indices: np.ndarray,
     micro_batch: int,
     interrupted: Callable[[], bool] = lambda: False,
+    note: Callable[[int], None] = lambda samples: None,
 ) -> tuple[torch.Tensor, list[np.ndarray]] | None:
     """Sums over all ranks, and for objectives with sample labels the outputs of `indices` in their order; None if
     `interrupted`."""
@@ -78,6 +81,7 @@ def run(
                 sums += part_sums.cpu()
                 if part_outputs is not None:
                     outputs.append(part_outputs)
+            note(len(indices[number * micro_batch * world.size : (number + 1) * micro_batch * world.size]))
     finally:
         model.train(was_training)
     world.sum(sums)

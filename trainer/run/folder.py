@@ -71,9 +71,11 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
         listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in changes)
         names = ", ".join(key for key, _, _ in changes)
         remedy = _own_warmup(now.optim, before.optim, run)
+        is_of_model = any(key.startswith("model.") for key, _, _ in changes)
+        shapes = " (of a model, only what leaves its weights' shapes as they are)" if is_of_model else ""
         raise UserError(
             f"{run} holds a run with another configuration: {listed}. {remedy}Choose another run.dir, or allow it with "
-            f"'run.allow_changes=[{names}]'"
+            f"'run.allow_changes=[{names}]'{shapes}"
         )
 
 

@@ -101,8 +101,11 @@ def test_that_texts_are_cut_is_told(classifier, data, tmp_path, capsys, monkeypa
     labelled = tmp_path / "labelled.tsv"
     rows = [f"{name}\ta few words of a text\tand of another one\n" for name in NAMES]
     labelled.write_text("".join(["label\ttitle\tbody\n", *rows]))
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     assert main(["evaluate", str(classifier), "--data", str(labelled), "--max-length", "8"]) == 0
-    assert "note: 3 of 3 rows fill all 8 tokens, and may be cut" in capsys.readouterr().out
+    written = capsys.readouterr()
+    assert "note: 3 of 3 rows fill all 8 tokens, and may be cut" in written.out
+    assert "longmix evaluate: 3 of 3 rows, " in written.err
 
 
 @pytest.mark.full

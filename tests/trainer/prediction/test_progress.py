@@ -1,4 +1,4 @@
-"""The lines of `longmix predict` while it answers."""
+"""The lines of `longmix predict` and `longmix evaluate` while they answer."""
 
 from longmix.trainer.prediction.progress import Progress
 

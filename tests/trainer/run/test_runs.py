@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import random
+import re
 import shutil
 import signal
 
@@ -18,7 +19,9 @@ from longmix.trainer.checkpoints import folders
 from longmix.trainer.cli import main
 from longmix.trainer.commands import checkpoint_figures
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
+from longmix.trainer.prediction import progress
 from longmix.trainer.processes.signals import STOP_SIGNALS, StopRequests
+from longmix.trainer.samples.dataset import ShardedDataset
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +93,18 @@ def test_a_run_folder_holds_what_is_promised(finished, data):
     assert "documents that share a row see each other in s3attention" in card
 
 
-def test_the_final_model_gives_the_logged_figures_again(finished, read_metrics, data, capsys):
+def test_the_final_model_gives_the_logged_figures_again(finished, read_metrics, data, capsys, monkeypatch):
     folder, _ = finished
     logged = read_metrics(folder, "eval")[-1]
     assert main(["evaluate", str(folder / "model"), "--data", str(data / "validation"), "--samples", "12"]) == 0
     figures = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert float(figures["loss"]) == pytest.approx(logged["loss"], abs=1e-4)
     assert float(figures["masked_accuracy"]) == pytest.approx(logged["masked_accuracy"], abs=1e-4)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     text = checkpoint_figures.figures(str(folder / "model"), str(data / "validation"), None, 7)
+    told = re.findall(r"longmix evaluate: (\d+) of (\d+) samples, .* samples/s", capsys.readouterr().err)
+    samples = len(ShardedDataset(data / "validation"))
+    assert told == [(str(min(done + 7, samples)), str(samples)) for done in range(0, samples, 7)]
     assert text == checkpoint_figures.figures(str(folder / "model"), str(data / "validation"), None, 16)
 
 
@@ -268,6 +275,9 @@ def test_another_configuration_in_the_same_folder_is_refused(finished, train):
         UserError, match=r"holds a run with another configuration: optim\.lr was 0\.005 and is now 0\.5"
     ):
         train(folder, "s3attention", **{**changes, "optim.lr": 0.5})
+    remedy = r"allow_changes=\[model\.segments\]' \(of a model, only what leaves its weights' shapes as they are\)$"
+    with pytest.raises(UserError, match=remedy):
+        train(folder, "s3attention", **{**changes, "model.segments": 2})
 
 
 def test_more_steps_can_be_allowed_after_the_end(train, read_metrics, tmp_path):
