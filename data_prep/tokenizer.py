@@ -302,6 +302,12 @@ def call(tokenizer: Any, *texts: Any, **options: Any) -> Any:
         raise UserError(f"the tokenizer of {tokenizer.name_or_path} cannot encode a text: {reason}") from None
 
 
+def frames_texts(tokenizer: Any) -> bool:
+    """Whether a call of the tokenizer puts its `cls` before a text and its `sep` behind it, as packing does."""
+    ids = call(tokenizer, "a", verbose=False)["input_ids"]
+    return [*ids[:1], *ids[-1:]] == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+
+
 def encode_masked(tokenizer: Any, text: str) -> list[int]:
     """Token ids of a text in which the mask token stands for pieces, special tokens around them.
 

@@ -1,6 +1,7 @@
 """The encoder: embeddings, blocks, and the conventions of transformers."""
 
 import copy
+import importlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ def _whole(parameters: Iterable[nn.Parameter]) -> AbstractContextManager[object]
     """
     if not is_deepspeed_zero3_enabled():
         return nullcontext()
-    import deepspeed
-
+    # What an import statement names must be installed to load a self-contained model from the hub.
+    deepspeed = importlib.import_module("deepspeed")
     return deepspeed.zero.GatheredParameters(list(parameters), modifier_rank=0)
 
 

@@ -2,7 +2,7 @@
 # Fine-tune a checkpoint on GLUE, on one node with all the GPUs that it is given:
 #
 #   sbatch [sbatch options] slurm/finetune_glue.sh --model CHECKPOINT --data GLUE --output DIR [finetune options]
-#   sbatch --gpus-per-node=4 slurm/finetune_glue.sh --model runs/first/model --data glue --output runs/glue
+#   sbatch --gpus-per-node=4 --exclusive --mem=0 slurm/finetune_glue.sh --model runs/first/model --data glue --output runs/glue
 #
 # Without --task it runs every task that GLUE holds. Tasks and seeds run side by side, one on each GPU (CPUs: --jobs).
 # Submit from the repository, or set LONGMIX_HOME to it. Paths are relative to the folder you submit from.

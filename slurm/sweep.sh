@@ -2,7 +2,7 @@
 # Many runs, each on one device: every run file with every seed, shared out over the jobs of an array:
 #
 #   sbatch --array=0-3 [sbatch options] slurm/sweep.sh CONFIG.yaml... [--seeds N] [key=value ...]
-#   sbatch --array=0-3 --gpus-per-node=4 slurm/sweep.sh configs/papers/{converter,wavspa}_listops.yaml --seeds 5
+#   sbatch --array=0-3 --gpus-per-node=4 --mem=128G slurm/sweep.sh configs/papers/{converter,wavspa}_listops.yaml --seeds 5
 #
 # A job of the array runs its share of the runs, one at a time on each of its GPUs (CPUs: --parallel). Without --array
 # one job runs them all. Submit from the repository, or set LONGMIX_HOME to it. Paths are relative to the folder you

@@ -30,6 +30,7 @@ SHORTER = {
         *("--min-length", "5", "--max-length", "40"),
         *("--train-samples", "12", "--validation-samples", "4", "--test-samples", "4"),
     ],
+    "prepare probe": ["--samples", "40"],
     "train": [
         *("model.hidden_size=16", "model.num_hidden_layers=1", "model.num_attention_heads=2"),
         *("model.intermediate_size=32", "model.segments=4", "model.row_landmarks=4", "model.column_landmarks=4"),
@@ -177,6 +178,11 @@ def test_every_mixer_is_named():
 
 def read_value(text):
     return parse_yaml(text, "README.md")
+
+
+def test_the_torch_for_old_cards_is_the_one_that_is_tested():
+    pinned = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"cu126 torch==([\d.]*\d)", README) == pinned
 
 
 def test_every_file_that_the_readme_links_is_there():

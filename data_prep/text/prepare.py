@@ -30,6 +30,7 @@ from longmix.data_prep.text.shares import FOLDER as SHARES
 from longmix.data_prep.text.sources import Source, find_sources, refuse_overlap
 from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
+    frames_texts,
     load_tokenizer,
     required_ids,
     save_tokenizer,
@@ -186,7 +187,14 @@ def conclude_look(
         notify(f"{source}: {counts.describe()}{' (if that is wrong: --format)' if guessed else ''}{note}")
     target = state.folder / "tokenizer"
     if settings.tokenizer is not None:
-        save_tokenizer(load_tokenizer(settings.tokenizer), target)
+        tokenizer = load_tokenizer(settings.tokenizer)
+        if not frames_texts(tokenizer):
+            notify(
+                f"samples begin with {tokenizer.cls_token} and documents end with {tokenizer.sep_token}, which the "
+                f"tokenizer in {settings.tokenizer} leaves out when it is called: fine-tuning and predictions would "
+                "read texts without them; give it a post-processor (TemplateProcessing of the package tokenizers)"
+            )
+        save_tokenizer(tokenizer, target)
     else:
         suits = sensible_vocabulary(sum(len(text.encode()) for text in look.sample))
         size = settings.vocab_size if settings.vocab_size is not None else suits

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+import tokenizers
+import transformers
 
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import sha256_of_folder
@@ -122,6 +124,30 @@ def test_several_sources_and_an_existing_tokenizer(corpus, contents, make_docume
     counts = [(item["files"], item["documents"], item["blank"]) for item in manifest.report["sources"]]
     assert counts == [(1, 600, 0), (2, 80, 1)]
     assert manifest.report["sources"][1]["rules"] == ["record", "blank-line"]
+
+
+def test_of_a_tokenizer_that_frames_no_text_is_told(tmp_path, settings):
+    vocabulary = {name: index for index, name in enumerate(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "river", "sea"])}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="sea"))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    (tmp_path / "text.txt").write_text("river sea\n\nsea river river")
+    told = []
+
+    def prepare(name):
+        transformers.PreTrainedTokenizerFast(tokenizer_object=core, **special).save_pretrained(tmp_path / name)
+        given = settings(tmp_path / "text.txt", tokenizer=str(tmp_path / name), vocab_size=None)
+        prepare_text(given, tmp_path / f"of-{name}", workers=1, notify=told.append)
+
+    prepare("bare")
+    (note,) = [line for line in told if "leaves out" in line]
+    assert note.startswith("samples begin with [CLS] and documents end with [SEP]") and str(tmp_path / "bare") in note
+    told.clear()
+    core.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    prepare("framing")
+    assert told and not any("leaves out" in line for line in told)
 
 
 def test_two_documents_are_enough(tmp_path, settings):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
+from transformers.dynamic_module_utils import get_imports
 
 import longmix.modeling
 from longmix.data_prep.files import MARKER
@@ -116,6 +117,14 @@ def test_nothing_but_imports_changes(model_type):
         if name != "kernels_ops.py":  # of a list of operations, those that are used
             source = Path(by_flat_name[name].__file__).read_text(encoding="utf-8")
             assert without_imports(text.split("\n", 2)[2]) == without_imports(source), name
+
+
+@pytest.mark.parametrize("model_type", longmix.modeling.MODEL_TYPES)
+def test_from_the_hub_a_model_needs_little_beside_transformers(exported, model_type):
+    # transformers refuses code from there that imports, wherever in a file, what is not installed.
+    needed = {name for file in (exported / model_type).glob("*.py") for name in get_imports(file)}
+    wavelets = {"numpy", "pywt"} if model_type == "wavspa" else set()
+    assert needed - sys.stdlib_module_names == {"torch", "transformers", *wavelets}
 
 
 def is_ours(name):
