@@ -170,6 +170,19 @@ def make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def folder_lock(folder: Path, kind: int) -> Iterator[bool]:
+    """A lock on a folder; yields False if another process has it, or the folder or its file system cannot be locked."""
+    with contextlib.ExitStack() as stack:
+        given = False
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a named pipe would be waited for
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, kind)
+            given = True
+        yield given
+
+
+@contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make `folder` and hold it for this process alone; the lock goes with the process. Left empty, it is removed.
 

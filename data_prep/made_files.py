@@ -4,12 +4,13 @@ The folder gets a record, `.longmix-files.json`, with the SHA-256 of each of the
 nobody's business.
 """
 
+import fcntl
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import flush_to_disk, sha256_of_file, sha256_of_text, write_json, write_text
+from longmix.data_prep.files import flush_to_disk, folder_lock, sha256_of_file, sha256_of_text, write_json, write_text
 from longmix.data_prep.state_files import read_json
 
 RECORD = ".longmix-files.json"
@@ -31,21 +32,26 @@ def refuse_foreign_files(folder: Path, names: Iterable[str], earlier: Earlier, o
         raise UserError(f"{path} {what}, and would be written over: move it away, or choose another {option}")
 
 
-def write_files(folder: Path, files: Mapping[str, str], earlier: Earlier) -> None:
+def write_files(folder: Path, files: Mapping[str, str] | Callable[[], Mapping[str, str]], earlier: Earlier) -> None:
     """Write texts under their names into a folder; all or none, but for a kill in between.
+
+    Args:
+        files: the texts by their names, or what makes them while no other command writes there.
 
     Raises:
         UserError: see `refuse_foreign_files`.
     """
-    refuse_foreign_files(folder, files, earlier)
-    before = _listed(folder)
-    now = {name: [sha256_of_text(text)] for name, text in files.items()}
-    # Both until all are written: after a kill in between each file is still known.
-    there = {name: [*before.get(name, _hash_of(folder / name)), *now[name]] for name in now}
-    write_json(folder / RECORD, {"files": {**before, **there}})
-    for name, text in files.items():
-        write_text(folder / name, text)
-    write_json(folder / RECORD, {"files": {**before, **now}})
+    with folder_lock(folder, fcntl.LOCK_EX):
+        texts = files() if callable(files) else files
+        refuse_foreign_files(folder, texts, earlier)
+        before = _listed(folder)
+        now = {name: [sha256_of_text(text)] for name, text in texts.items()}
+        # Both until all are written: after a kill in between each file is still known.
+        there = {name: [*before.get(name, _hash_of(folder / name)), *now[name]] for name in now}
+        write_json(folder / RECORD, {"files": {**before, **there}})
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        write_json(folder / RECORD, {"files": {**before, **now}})
 
 
 def put_file(made: Path, target: Path, earlier: Earlier) -> None:
@@ -55,15 +61,17 @@ def put_file(made: Path, target: Path, earlier: Earlier) -> None:
         UserError: see `refuse_foreign_files`.
     """
     folder, name = target.parent, target.name
-    refuse_foreign_files(folder, [name], earlier)
-    before, now = _listed(folder), sha256_of_file(made)
+    now = sha256_of_file(made)
     flush_to_disk(made)
-    # Both until it has its name: after a kill in between the file is still known.
-    there = [*before.get(name, _hash_of(target)), now]
-    write_json(folder / RECORD, {"files": {**before, name: there}})
-    made.replace(target)
-    flush_to_disk(folder)
-    write_json(folder / RECORD, {"files": {**before, name: [now]}})
+    with folder_lock(folder, fcntl.LOCK_EX):
+        refuse_foreign_files(folder, [name], earlier)
+        before = _listed(folder)
+        # Both until it has its name: after a kill in between the file is still known.
+        there = [*before.get(name, _hash_of(target)), now]
+        write_json(folder / RECORD, {"files": {**before, name: there}})
+        made.replace(target)
+        flush_to_disk(folder)
+        write_json(folder / RECORD, {"files": {**before, name: [now]}})
 
 
 def _hash_of(path: Path) -> list[str]:

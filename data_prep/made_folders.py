@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import MARKER, flush_to_disk, sha256_of_file, write_text
+from longmix.data_prep.files import MARKER, flush_to_disk, folder_lock, sha256_of_file, write_text
 from longmix.data_prep.state_files import read_json
 
 # The kinds of folders.
@@ -167,13 +167,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as stack:
         # Held while folders are looked through and made, so that none is seen between its making and its lock.
-        with _locked(folder.parent, fcntl.LOCK_EX):
+        with folder_lock(folder.parent, fcntl.LOCK_EX):
             for left in _siblings(folder, "new"):
-                with _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
+                with folder_lock(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
                     if is_free:
                         _remove_unfinished(left)
             temporary = _make_beside(folder)
-            stack.enter_context(_locked(temporary, fcntl.LOCK_EX))
+            stack.enter_context(folder_lock(temporary, fcntl.LOCK_EX))
             stack.callback(_remove_unfinished, temporary)
             _write_marker(temporary, _UNFINISHED, [])
         yield temporary
@@ -234,7 +234,7 @@ def put_in_place(
     """
     _mark(new, kind, {entry["file"]: entry for entry in hashed})
     # Two at once take turns, and each finds a whole folder.
-    with _locked(folder.parent, fcntl.LOCK_EX):
+    with folder_lock(folder.parent, fcntl.LOCK_EX):
         swap(new, folder, refuse_foreign(folder, kind, earlier))
 
 
@@ -311,19 +311,6 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
     for place, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(place)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[bool]:
-    """A lock on a folder; yields False if another process has it, or the folder or its file system cannot be locked."""
-    with contextlib.ExitStack() as stack:
-        given = False
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a named pipe would be waited for
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, kind)
-            given = True
-        yield given
 
 
 def _siblings(folder: Path, suffix: str) -> list[Path]:

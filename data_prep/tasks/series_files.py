@@ -103,7 +103,7 @@ def read_series(source: Path, reading: Reading = Reading()) -> Series:
         with io.TextIOWrapper(open_input(source), encoding=encoding, newline="") as stream:
             header = stream.readline()
             delimiter = next((mark for mark in _DELIMITERS if mark in header), ",")
-            rows = csv.reader(itertools.chain([header], stream), delimiter=delimiter)
+            rows = csv.reader(itertools.chain([header], stream), delimiter=delimiter, strict=True)
             return _Parser(rows, str(source), reading, has_decimal_commas=delimiter != ",").series()
     except UnicodeError:
         if reading.encoding is not None:
@@ -112,7 +112,7 @@ def read_series(source: Path, reading: Reading = Reading()) -> Series:
             f"{source} is not UTF-8: say what it is (--encoding cp1252 for most others of western languages)"
         ) from None
     except csv.Error as error:
-        raise UserError(f"{source} is no CSV file: {error}") from None
+        raise UserError(f"{source} is no CSV file: {error} (is a quotation mark left open?)") from None
     except OSError as error:
         raise refused(f"--source {source} cannot be read", error) from None
 

@@ -1,12 +1,20 @@
 """Single files in folders of the user's: written over only as longmix wrote them."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from longmix.data_prep import made_files
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.made_files import RECORD, refuse_other_json, remove_files, write_files
+from longmix.data_prep.made_files import (
+    RECORD,
+    put_file,
+    refuse_foreign_files,
+    refuse_other_json,
+    remove_files,
+    write_files,
+)
 
 FILES = {"report.md": "# Results\n", "report.csv": "task\n"}
 
@@ -47,6 +55,20 @@ def test_links_and_folders_are_no_files_of_its_own(tmp_path):
     (tmp_path / "report.md").mkdir()
     with pytest.raises(UserError, match=r"report\.md is not longmix's"):
         write_files(tmp_path, FILES, never)
+
+
+def test_of_files_that_are_written_at_once_each_is_known(tmp_path):
+    def put(name):
+        made = tmp_path / "made" / name
+        made.write_text(name)
+        put_file(made, tmp_path / "out" / name, never)
+
+    for folder in ("made", "out"):
+        (tmp_path / folder).mkdir()
+    names = [f"{number}.csv" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(put, names))
+    refuse_foreign_files(tmp_path / "out", names, never)
 
 
 def test_what_an_earlier_version_wrote_is_known_by_its_content(tmp_path):

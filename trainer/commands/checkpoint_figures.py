@@ -10,11 +10,13 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import encode_masked
 
 from ..checkpoints.model_folders import model_folder, told_model_folder
+from ..finetune.encode import refuse_unknown_ids
 from ..finetune.records import Table
 from ..models.build import refuse_other_inputs
 from ..models.folder import objective_of, read_inputs
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
 from ..models.meaning import refuse_other_labels, refuse_other_numbering
+from ..models.positions import longest_input
 from ..objectives.forecasting import Forecasting
 from ..objectives.objective import make_objective
 from ..prediction.progress import Progress, nobody
@@ -131,15 +133,10 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     places = (ids == tokenizer.mask_token_id).nonzero().flatten()
     if len(places) == 0:
         raise UserError(f"the text has no {tokenizer.mask_token}: write it where a word is to be filled in")
-    longest = getattr(config, "max_position_embeddings", None)
+    longest = longest_input(config)
     if longest is not None and len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens, the model takes {longest}: shorten it")
-    if (highest := int(ids.max())) >= config.vocab_size:
-        token = tokenizer.convert_ids_to_tokens(highest)
-        raise UserError(
-            f"the tokenizer of {checkpoint} has the id {highest} for {token!r}, but the model's vocabulary ends at "
-            f"{config.vocab_size - 1}: copy the files of one checkpoint, or save the tokenizer with its model again"
-        )
+    refuse_unknown_ids(ids.tolist(), tokenizer, config.vocab_size)
     model = load_model(checkpoint, transformers.AutoModelForMaskedLM).eval()
     unseen = unwritten_ids(tokenizer) - {tokenizer.mask_token_id}
     with torch.no_grad():

@@ -21,6 +21,7 @@ from longmix.data_prep.state_files import read_or_none
 from longmix.data_prep.tokenizer import TOKENIZER_FILES, call, encode, required_ids
 
 from ..models.loading import has_tokenizer, load_checkpoint_tokenizer, load_config
+from ..models.positions import longest_input
 from ..samples.label_scale import LabelScale
 from .readers import LARGEST_VALUE, Examples
 from .sources import TaskData
@@ -62,11 +63,16 @@ class Encoder:
     vocab_size: int
 
     def encode(self, first: list[str], second: list[str] | None) -> Iterator[dict[str, list[int]]]:
-        """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, at most `max_length` tokens, the longer text cut first."""
+        """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, at most `max_length` tokens, the longer text cut first.
+
+        Raises UserError for ids that the model's vocabulary lacks.
+        """
         for start in range(0, len(first), BATCH):
             part_a = first[start : start + BATCH]
             part_b = None if second is None else second[start : start + BATCH]
-            yield from self._own(part_a, part_b) if self.literal else self._other(part_a, part_b)
+            for sample in self._own(part_a, part_b) if self.literal else self._other(part_a, part_b):
+                refuse_unknown_ids(sample["input_ids"], self.tokenizer, self.vocab_size)
+                yield sample
 
     def _own(self, first: list[str], second: list[str] | None) -> Iterator[dict[str, list[int]]]:
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
@@ -102,6 +108,16 @@ class Encoder:
         return tally.notes(what, self.max_length, self.limit)
 
 
+def refuse_unknown_ids(ids: list[int], tokenizer: Any, vocab_size: int) -> None:
+    """Raise UserError for an id that a model's vocabulary lacks."""
+    if (highest := max(ids, default=0)) >= vocab_size:
+        raise UserError(
+            f"the tokenizer in {tokenizer.name_or_path} has the id {highest} for "
+            f"{tokenizer.convert_ids_to_tokens(highest)!r}, but the model's vocabulary ends at {vocab_size - 1}: copy "
+            "the files of one checkpoint, or save the tokenizer with its model again"
+        )
+
+
 def longest_first(length_a: int, length_b: int, room: int) -> tuple[int, int]:
     """Lengths after cutting the longer one down, then both alike, until they fit in `room`."""
     if length_a + length_b <= room:
@@ -133,11 +149,7 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
     literal = type(tokenizer).__name__ == "SentencePieceBackend" and tokenizer.special_tokens_pattern == "cls_sep"
     if literal:
         required_ids(tokenizer, checkpoint)
-    limits = [
-        tokenizer.model_max_length,
-        getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length,
-    ]
-    limit = min(limits)
+    limit = min(tokenizer.model_max_length, longest_input(config) or tokenizer.model_max_length)
     if max_length is None:
         max_length = min(default, limit)
     if not SHORTEST <= max_length <= limit:

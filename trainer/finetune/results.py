@@ -1,6 +1,6 @@
 """Results of fine-tuning: from the predictions of several seeds to a table on the console, as JSON and as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ..objectives import metrics
 from ..tables import writing
 from ..tables.figures import Figure, interval, over_seeds, percent
 from ..tables.text import escaped
-from .tasks import TASKS, Task
+from .tasks import CUSTOM, TASKS, Task
 
 FILE_NAME, PAGE = "results.json", "results.md"
 _TITLE = "# Fine-tuning results of "
@@ -142,9 +142,19 @@ class Results:
             "interval": f"bootstrap, 95 %, seed {metrics.INTERVAL_SEED}",
         }
 
-    def save(self, folder: Path) -> None:
-        """Write `results.json` and `results.md` into `folder`. Raises UserError over files that are not longmix's."""
-        write_files(folder, {FILE_NAME: writing.as_json(self.as_dict()), PAGE: markdown(self)}, is_earlier)
+    def save(self, folder: Path, own: Collection[str]) -> None:
+        """Write `results.json` and `results.md` into `folder`, with the tasks that stand there and are not `own`: other
+        commands may have written since.
+
+        Raises UserError over files that are not longmix's, or another checkpoint's.
+        """
+
+        def files() -> dict[str, str]:
+            tasks = [*earlier_tasks(folder, self.start, own), *(task for task in self.tasks if task.task in own)]
+            self.tasks = sorted(tasks, key=lambda task: [*TASKS, CUSTOM].index(task.task))
+            return {FILE_NAME: writing.as_json(self.as_dict()), PAGE: markdown(self)}
+
+        write_files(folder, files, is_earlier)
 
     @classmethod
     def load(cls, folder: Path) -> "Results | None":
@@ -159,6 +169,16 @@ class Results:
             raise UserError(
                 f"{folder / FILE_NAME} is no results table of this longmix: move it away, finished runs stay"
             ) from None
+
+
+def earlier_tasks(folder: Path, start: str, own: Collection[str]) -> list[TaskResult]:
+    """Results in `folder` of the tasks that are not `own`. Raises UserError if they are another checkpoint's."""
+    earlier = Results.load(folder)
+    if earlier is None:
+        return []
+    if earlier.start != start:
+        raise UserError(f"--output {folder} holds the results of another checkpoint, {earlier.model}: choose another")
+    return [task for task in earlier.tasks if task.task not in own]
 
 
 def is_earlier(path: Path) -> bool:

@@ -44,7 +44,7 @@ from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .readers import class_counts
 from .relative_rates import is_relative_by_default
-from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
+from .results import FILE_NAME, PAGE, Results, console, earlier_tasks, is_earlier
 from .sources import MissingTask, TaskData, load_task
 from .submission import SUBMISSIONS, missing_submissions, refuse_foreign_submissions
 from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, TASKS, starts_after
@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
         if (source := getattr(arguments, option)) is not None:
             setattr(arguments, option, told_model_folder(source))
     start = _identity(arguments.model)
-    kept = _earlier_tasks(output, start, names)
+    kept = earlier_tasks(output, start, names)
     refuse_foreign_files(output, (FILE_NAME, PAGE), is_earlier)
     first, plans, skipped = _prepare(arguments, names, output)
     if not plans:
@@ -105,8 +105,7 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
         for plan in plans:
             if plan.name not in done and plan.is_finished:
                 results.tasks.append(collect(plan, output / SUBMISSION))
-                results.tasks.sort(key=lambda result: [*TASKS, "custom"].index(result.task))
-                results.save(output)
+                results.save(output, names)
 
     def finished(job: Job) -> None:
         for plan in everything:
@@ -129,19 +128,6 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     if "all" in arguments.task and (missing := missing_submissions(output / SUBMISSION)):
         print(f"GLUE's server takes {len(SUBMISSIONS)} files; submission/ lacks {', '.join(missing)}")
     return 0
-
-
-def _earlier_tasks(output: Path, start: str, names: list[str]) -> list[TaskResult]:
-    """Results in `output` of the tasks that are not asked for now.
-
-    Raises UserError if they are another checkpoint's.
-    """
-    earlier = Results.load(output)
-    if earlier is None:
-        return []
-    if earlier.start != start:
-        raise UserError(f"--output {output} holds the results of another checkpoint, {earlier.model}: choose another")
-    return [task for task in earlier.tasks if task.task not in names]
 
 
 # -----------------------------------------------------------------------------

@@ -21,24 +21,11 @@ from .field_check import FROM, unknown_fields
 from .fourier import transform_in_fp32
 from .loading import load_config, load_model, reason
 from .model_types import config_class, field_names
+from .positions import first_position
 from .sizes import impossible_sizes
 
 MOST_GRAPHS = 32
 _LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
-# Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
-POSITIONS_AFTER_PADDING = (
-    "camembert",
-    "data2vec-text",
-    "ibert",
-    "longformer",
-    "luke",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "xmod",
-)
 
 
 # The configuration: fields of the run file, completed from the data, and refused where they contradict them.
@@ -246,12 +233,8 @@ def _has(cls: type, name: str) -> bool:
 
 def _positions(model_type: str, manifest: Manifest, pad_token_id: int | None) -> int | None:
     """Position embeddings that the data's longest sample needs; None if the data set does not say."""
-    if manifest.sequence_length is None:
-        return None
-    if model_type not in POSITIONS_AFTER_PADDING:
-        return manifest.sequence_length
-    # Position numbers begin after the padding's own, which MPNet fixes at 1.
-    return manifest.sequence_length + max(pad_token_id or 0, 1) + 1
+    length = manifest.sequence_length
+    return None if length is None else length + first_position(model_type, pad_token_id)
 
 
 def _width(manifest: Manifest, column: str) -> int | None:

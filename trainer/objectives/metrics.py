@@ -22,6 +22,7 @@ ERRORS = ("rmse", "mae")
 
 INTERVAL_SEED = 0
 CONFIDENCE = 0.95
+_MOST_DRAWN = 4_000_000  # examples of all draws at a time: some hundred MB
 
 
 @dataclass(frozen=True)
@@ -236,8 +237,10 @@ def _draw_values(names, labels, predictions, draws, generator) -> dict[str, np.n
     labels, predictions = _in_one_unit(labels, predictions)
     finite = np.isfinite(predictions).all(axis=1)
     result = {name: np.zeros((draws, len(predictions))) for name in names}
-    for start in range(0, draws, 250):  # bounds the memory: 250 draws of 1,500 examples are 3 MB
-        chosen = generator.integers(0, labels.size, size=(min(250, draws - start), labels.size))
+    # Draws at a time; the generator gives the same ones whatever their number.
+    block = max(1, min(250, _MOST_DRAWN // labels.size))
+    for start in range(0, draws, block):
+        chosen = generator.integers(0, labels.size, size=(min(block, draws - start), labels.size))
         rows = slice(start, start + len(chosen))
         for run in np.flatnonzero(finite):
             for name in (name for name in names if name in ERRORS):

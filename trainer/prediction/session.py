@@ -16,7 +16,7 @@ from longmix.data_prep.manifest import FILE_NAME
 
 from ..checkpoints.model_folders import told_model_folder
 from ..finetune.encode import LONGEST, load_encoder
-from ..finetune.records import HUB, Table, open_table
+from ..finetune.records import HUB, Table, kind_of, open_table
 from ..finetune.tasks import hub_names
 from ..models.build import refuse_other_inputs
 from ..models.folder import Inputs, objective_of, read_inputs
@@ -225,7 +225,8 @@ def _identity(arguments: argparse.Namespace, source: str, config: Any, columns: 
     if arguments.data.startswith(HUB):
         contents = _contents_of(open_table(arguments.data), columns)
     else:
-        contents = sha256_of_file(data / FILE_NAME if data.is_dir() else data)
+        # Its name says how it is read.
+        contents = [kind_of(data), sha256_of_file(data / FILE_NAME if data.is_dir() else data)]
     is_folder = Path(source).is_dir()
     model = sha256_of_folder(source) if is_folder else [source, getattr(config, "_commit_hash", None)]
     options = {

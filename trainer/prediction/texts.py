@@ -12,7 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import encode_masked
 
 from ..engines.base import to_device
-from ..finetune.encode import Encoder
+from ..finetune.encode import Encoder, refuse_unknown_ids
 from ..finetune.tally import Tally
 from ..models.folder import read_inputs
 from ..models.loading import load_model
@@ -203,6 +203,7 @@ class FilledMasks(SampleAnswers):
         ids = [encode_masked(tokenizer, text) for text, _ in rows]
         limit = self.reader.encoder.max_length
         for number, tokens in enumerate(ids, start=first):
+            refuse_unknown_ids(tokens, tokenizer, self.reader.encoder.vocab_size)
             if len(tokens) > limit and tokenizer.mask_token_id in tokens:
                 raise UserError(
                     f"row {number} has a mask and {len(tokens)} tokens, of which at most {limit} are taken: shorten it"

@@ -283,6 +283,10 @@ def test_blank_lines_are_not_counted_as_rows_by_any_message(tmp_path, last):
             r"leave it out \(--drop-columns 'Unnamed: 0\.1'\)",
         ),
         (b'date,a\n2020-01-01,"' + b"1" * 200000 + b'"\n', "is no CSV file"),
+        (
+            b'date,a,b\n2020-01-01,1,"left open\n2020-01-02,2,x\n',
+            "unexpected end of data .is a quotation mark left open",
+        ),
     ],
 )
 def test_files_that_hold_something_else(content, message, tmp_path):

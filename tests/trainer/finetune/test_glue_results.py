@@ -75,7 +75,7 @@ def test_errors_of_a_regression_are_in_its_unit(tmp_path):
     assert "but rmse and mae in the unit of the label, the lower the better." in results.console(table)
     assert set(diverged.splits[0].figures) == {"pearson", "spearman", "score"}
     table.tasks.append(diverged)
-    table.save(tmp_path)
+    table.save(tmp_path, ["custom"])
     assert results.Results.load(tmp_path) == table
     worse = results.summarize(task, [0], {"dev": values}, {"dev": -values[None]})
     assert results.rows(results.Results("x", "hash", [worse], {}))[2][-1] == "WORSE"
@@ -119,16 +119,27 @@ def test_figures_of_a_test_split_are_called_so():
 
 
 def test_json(table, tmp_path):
-    table.save(tmp_path)
+    table.save(tmp_path, ["rte", "mnli", "mrpc"])
     loaded = json.loads((tmp_path / "results.json").read_text())
-    assert loaded["average"] == {"score": pytest.approx(table.average), "tasks": ["rte", "mnli", "mrpc"], "of": 9}
-    figure = loaded["tasks"][0]["splits"][0]["figures"]["accuracy"]
+    assert loaded["average"] == {"score": pytest.approx(table.average), "tasks": ["mrpc", "mnli", "rte"], "of": 9}
+    figure = loaded["tasks"][2]["splits"][0]["figures"]["accuracy"]
     assert figure["values"] == [0.9, 0.8] and figure["verdict"] == "above"
     assert (tmp_path / "results.md").read_text() == results.markdown(table)
     assert results.Results.load(tmp_path) == table and results.Results.load(tmp_path / "none") is None
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(UserError, match="is no results table"):
         results.Results.load(tmp_path)
+
+
+def test_what_another_command_has_written_meanwhile_stays(table, tmp_path):
+    rte, mnli, _ = table.tasks
+    results.Results("x", "hash", [rte], {}).save(tmp_path, ["rte"])
+    # Begun before: it knows of nothing that stood there.
+    results.Results("x", "hash", [mnli], {}).save(tmp_path, ["mnli"])
+    assert results.Results.load(tmp_path).tasks == [mnli, rte]
+    assert "| rte | accuracy |" in (tmp_path / "results.md").read_text()
+    with pytest.raises(UserError, match="holds the results of another checkpoint, x: choose another"):
+        results.Results("y", "other", [mnli], {}).save(tmp_path, ["mnli"])
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_how_far_it_is_is_told_within_a_part(classifier, data, tmp_path, monkeyp
         assert [one[1] for one in found] == ["16", "32", "40"]
 
 
-def test_answers_of_another_state_of_the_hub_are_others(monkeypatch):
+def test_answers_of_another_state_of_the_hub_are_others(monkeypatch, tmp_path):
     """The parts of a killed command are thrown away when the rows that are read, the model or what is kept are new."""
     options = ("columns", "text_columns", "keep", "embeddings", "max_length", "batch_size", "part_rows")
     arguments = argparse.Namespace(data="hub:some/data", **dict.fromkeys(options))
@@ -204,6 +204,12 @@ def test_answers_of_another_state_of_the_hub_are_others(monkeypatch):
     made = {identity(), identity(title="c"), identity(commit="second")}
     arguments.keep = ["title"]
     assert len({*made, identity()}) == 4
+    # Of a file it also counts what it is read as.
+    for name in ("a.txt", "a.csv"):
+        (tmp_path / name).write_text("text\nriver\n")
+        arguments.data = str(tmp_path / name)
+        made.add(identity())
+    assert len(made) == 5
 
 
 def test_pairs_of_a_prepared_data_set_are_answered_each_by_itself(tmp_path):

@@ -255,7 +255,7 @@ def test_a_run_over_data_whose_tokenizer_is_none(data, tmp_path, run_values, wri
 class OtherTokenizer:
     """One that does not fit the model of 96 ids: it has an id beyond them, and no piece for most."""
 
-    mask_token_id, mask_token, all_special_ids, unk_token_id = 4, "[MASK]", [4], None
+    mask_token_id, mask_token, all_special_ids, unk_token_id, name_or_path = 4, "[MASK]", [4], None, "other"
 
     def __init__(self, ids):
         self._ids = ids

@@ -147,6 +147,21 @@ def test_intervals_of_many_classes_fit_into_memory():
     tracemalloc.stop()
 
 
+def test_intervals_of_many_numbers_fit_into_memory(monkeypatch):
+    generator = np.random.default_rng(5)
+    labels, noise = generator.normal(size=(2, 20_000))
+    names, few = ("pearson", "spearman", "rmse"), slice(300)
+    whole = metrics.intervals(names, labels[few], (labels + noise)[few], draws=60)
+    monkeypatch.setattr(metrics, "_MOST_DRAWN", 100_000)
+    assert metrics.intervals(names, labels[few], (labels + noise)[few], draws=60) == whole
+    monkeypatch.setattr(metrics, "_MOST_DRAWN", 1000)
+    assert metrics.intervals(names, labels[few], (labels + noise)[few], draws=60) == whole
+    tracemalloc.start()
+    metrics.intervals(("pearson",), labels, labels + noise, draws=100)
+    assert tracemalloc.get_traced_memory()[1] < 1e7
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize(("unit", "offset"), [(1e-7, 0.0), (1.0, 1.7e9), (3e4, 2e5)])
 def test_correlations_do_not_depend_on_the_unit(unit, offset):
     generator = np.random.default_rng(3)
