@@ -1,8 +1,12 @@
 """The splits of a data set, and the names that published data sets give to the files of theirs."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from longmix.data_prep.errors import UserError
 
 SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLIT_NAMES = {
@@ -17,6 +21,10 @@ _FORM = re.compile(
     rf"(?P<before>(?:.+[._-])?){_WORD}(?P<between>(?:[_-][^.]*?)??)(?:[._-]?\d+(?:-of-\d+(?:-[0-9a-f]{{8,}})?)?)?"
     r"(?P<after>(?:\..*)?)",
     re.IGNORECASE,
+)
+# One of so many files, as the hub numbers them (a hash may follow).
+_PART = re.compile(
+    r"(?P<name>.+)-(?P<number>\d{1,9})-of-(?P<count>\d{1,9})(?:-[0-9a-f]{8,})?(?P<suffix>\..*)?", re.DOTALL
 )
 # Programs are called train and test, too.
 _PROGRAM = re.compile(
@@ -58,3 +66,26 @@ def find_splits(folder: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
                 if split in place
             }
     return {}
+
+
+def refuse_missing_parts(paths: Iterable[Path]) -> None:
+    """Raise `UserError` where a file that is one of so many, train-00000-of-00003.parquet, is there without the others,
+    or beside those of another number.
+    """
+    parts: dict[tuple[Path, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for path in paths:
+        if (found := _PART.fullmatch(path.name)) is not None:
+            named = f"{found['name']}-*{found['suffix'] or ''}"
+            parts[path.parent, named][int(found["count"])].add(int(found["number"]))
+    for (folder, named), counts in parts.items():
+        if len(counts) > 1:
+            told = " and ".join(str(count) for count in sorted(counts))
+            raise UserError(f"{folder} holds parts of {told} of {named}: leave those of one number there")
+        ((count, numbers),) = counts.items()
+        if len(numbers) < count:
+            first = 1 if count in numbers else 0
+            missing = next(number for number in itertools.count(first) if number not in numbers)
+            raise UserError(
+                f"{folder} holds {len(numbers)} of the {count} parts of {named} ({missing:05d} is missing): bring back "
+                "what was there, or give those that are meant other names"
+            )

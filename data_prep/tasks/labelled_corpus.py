@@ -18,7 +18,15 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
-from longmix.data_prep.split_names import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALIDATION, find_splits
+from longmix.data_prep.split_names import (
+    SPLIT_NAMES,
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    find_splits,
+    refuse_missing_parts,
+)
 from longmix.data_prep.tasks.labelled_files import Example, Layout, visible
 from longmix.data_prep.tasks.task_folder import LONGEST_SAMPLE, Split, check_seed, write_task
 
@@ -244,6 +252,7 @@ def _find_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
                 "that are meant with --train, --validation and --test"
             )
         if items:
+            refuse_missing_parts(items)
             found[split] = tuple(items)
     return found if TRAIN in found else {}
 

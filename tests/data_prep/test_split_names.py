@@ -1,8 +1,11 @@
 """Folders that hold the splits of a data set are not pooled, and others are not taken for such."""
 
+from pathlib import Path
+
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.split_names import refuse_missing_parts
 from longmix.data_prep.text.prepare import prepare_text
 from longmix.data_prep.text.sources import find_sources
 from longmix.data_prep.text.state import TextSettings
@@ -80,3 +83,26 @@ def test_other_folders_hold_no_splits(tmp_path):
         "s/test",
     ]
     assert len(find_sources([write(tmp_path, names)])[0].parts) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"],
+            r"2 of the 3 parts of train-\*\.parquet .00001 ",
+        ),
+        (["train-00000-of-00002.parquet", "train-00000-of-00001.parquet"], r"parts of 1 and 2 of train-\*\.parquet"),
+        (["x-1-of-3", "x-3-of-3"], r"2 of the 3 parts of x-\* .00002 is missing"),
+        (["x-00001-of-00002-0123456789abcdef.parquet"], "1 of the 2 parts .*00000 is missing"),
+        (["x-00000-of-999999999.csv"], "1 of the 999999999 parts"),
+        (["x-00000-of-00002-0123456789abcdef.parquet", "x-00001-of-00002-fedcba9876543210.parquet"], None),
+        (["x-1-of-2", "x-2-of-2", "y-0-of-2", "y-1-of-2", "z.csv", "one-of-many.csv", "x-0-of-1.csv"], None),
+    ],
+)
+def test_a_part_is_not_taken_for_the_whole(names, message):
+    if message is None:
+        refuse_missing_parts(map(Path, names))
+        return
+    with pytest.raises(UserError, match=message):
+        refuse_missing_parts(map(Path, names))

@@ -1,7 +1,7 @@
 """A user's own task: its splits found in a folder, or on the hub, and read from tables of any kind (records.py)."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
+from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION, refuse_missing_parts
 from longmix.data_prep.text import unpacking
 
 from .readers import SHOWN_LABELS, Examples, is_number, parse_label
@@ -73,7 +73,20 @@ def load_custom(
                 notes.append("test: the labelled test split, which chose nothing and is no part of the score")
             except UserError as reason:  # what stands in place of labels, say
                 notes.append(f"the test split is predicted, not scored: {reason}")
+    notes += _trained_on(train, dev | test)
     return TaskData(task, train, dev, test, data, notes, test_labels)
+
+
+def _trained_on(train: Examples, others: dict[str, Examples]) -> Iterator[str]:
+    """What is to be told of splits of which the training data hold examples, whatever their labels."""
+    known = set(_texts(train))
+    for name, examples in others.items():
+        if count := sum(texts in known for texts in _texts(examples)):
+            yield f"{name}: {count:,} of {len(examples):,} texts stand in the training data, too"
+
+
+def _texts(examples: Examples) -> Iterator[tuple[str, str | None]]:
+    return zip(examples.first, examples.second or itertools.repeat(None), strict=False)
 
 
 def open_task(
@@ -190,6 +203,7 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
         if len(sources) > 1:
             raise UserError(f"--data {data} has {' and '.join(sources)} for one split: leave one there")
         for found in sources.values():
+            refuse_missing_parts(found)
             tables[name] = joined([open_table(str(path), columns) for path in found])
     return tables, {name: str(root / f"{name}.tsv") for name in _NAMES}
 

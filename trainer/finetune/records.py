@@ -56,7 +56,12 @@ class Table(NamedTuple):
     count: int | None = None
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
-        """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
+        """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name.
+
+        Where no column has a name, the one counts that has it between spaces: `date, value` is a usual header.
+        """
+        spaced = {name: [column for column in self.columns if column.strip() == name] for name in wanted}
+        wanted = [name if name in self.columns or len(spaced[name]) != 1 else spaced[name][0] for name in wanted]
         for name in wanted:
             if self.columns.count(name) != 1:
                 what = "more than one" if name in self.columns else "no"

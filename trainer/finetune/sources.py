@@ -8,6 +8,7 @@ from pathlib import Path
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import require_input
 from longmix.data_prep.parquet_columns import check_columns, parquet_file
+from longmix.data_prep.split_names import refuse_missing_parts
 
 from .readers import ADVICE, Examples, hub_columns, read_lines, read_table, read_tsv
 from .records import HUB
@@ -144,6 +145,9 @@ def _load_parquet(folder: Path, task: Task) -> TaskData:
         paths = sorted([*place.glob(f"{prefix}-*.parquet"), *place.glob(f"{prefix}.parquet")])
         if not paths:
             return None
+        refuse_missing_parts(paths)
+        if len(paths) > 1 and (place / f"{prefix}.parquet") in paths:
+            raise UserError(f"{place} has {prefix}.parquet and {prefix}-*.parquet for one split: leave one there")
         wanted = hub_columns(task, test=test)
         tables = [_read_parquet(path, wanted) for path in paths]
         try:

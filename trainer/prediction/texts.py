@@ -87,6 +87,8 @@ class SampleAnswers:
     auto_class: type
 
     def __init__(self, source: str, config: Any, reader: Any, device: torch.device, batch: int):
+        if getattr(config, "is_encoder_decoder", False):
+            raise UserError(f"{source} is a {config.model_type}, which writes texts; only encoders answer here")
         self.config, self.reader, self.device, self.batch = config, reader, device, batch
         # A model without a head may lack a pooler, which is not used.
         of_head = config if self.auto_class is transformers.AutoModel else None
@@ -249,8 +251,15 @@ def unwritten_ids(tokenizer: transformers.PreTrainedTokenizerBase) -> set[int]:
 
 
 def class_names(config: Any) -> list[str]:
-    """The names of a model's classes, in their order."""
-    return [str(config.id2label[index]) for index in range(config.num_labels)]
+    """The names of a model's classes, in their order. Raises UserError where they are numbered otherwise."""
+    names = config.id2label
+    if set(names) != set(range(len(names))):
+        shown = ", ".join(map(str, list(names)[:5]))
+        raise UserError(
+            f"id2label in the model's config.json numbers its classes {shown}{', ...' if len(names) > 5 else ''}; "
+            f"expected 0 to {len(names) - 1}, as they lie in the model's answers: mend it"
+        )
+    return [str(names[index]) for index in range(len(names))]
 
 
 def class_answer(probabilities: torch.Tensor, names: Sequence[str]) -> dict[str, Any]:

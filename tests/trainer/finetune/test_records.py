@@ -51,6 +51,15 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name):
     assert ("--columns" in str(told.value)) == (name in ("t.tsv", "t.csv"))
 
 
+def test_spaces_around_the_names_of_a_header_are_passed_over_where_no_column_has_a_name(tmp_path):
+    (tmp_path / "t.csv").write_text("date, OT, a,a\n1,2,3,4\n")
+    table = open_table(str(tmp_path / "t.csv"))
+    assert [row.texts for row in table.rows(["a", "OT", "date", " OT"])] == [["4", "2", "1", "2"]]
+    (tmp_path / "t.csv").write_text("date, OT,OT \n1,2,3\n")
+    with pytest.raises(UserError, match="no column 'OT'; it has"):
+        open_table(str(tmp_path / "t.csv")).rows(["OT"])
+
+
 PACKERS = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
@@ -236,7 +245,16 @@ def test_a_task_of_several_text_columns_without_a_dev_split(tmp_path, suffix):
     assert data.task.label_names == ("Sport", "World") and data.train.labels == [1, 0, 1]
     assert (data.train.first, data.train.second) == ([row[1] for row in ROWS], [row[2] for row in ROWS])
     assert list(data.dev) == ["test"] and data.dev["test"].labels == [1, 0, 1] and data.test == {}
-    assert data.notes == ["no dev split: the figures are those of the labelled test split"]
+    assert data.notes == [
+        "no dev split: the figures are those of the labelled test split",
+        "test: 3 of 3 texts stand in the training data, too",
+    ]
+    write(tmp_path, f"test.{suffix}", [ROWS[0], ("Sport", "", "another text")], header=False)
+    data = load_custom(str(tmp_path), ("title", "text"), None, columns=COLUMNS if suffix == "csv" else None)
+    assert data.notes[1:] == ["test: 1 of 2 texts stand in the training data, too"]
+    write(tmp_path, f"test.{suffix}", [("Sport", "", "another text")], header=False)
+    data = load_custom(str(tmp_path), ("title", "text"), None, columns=COLUMNS if suffix == "csv" else None)
+    assert data.notes[1:] == []
 
 
 def test_booleans_are_as_json_writes_them(tmp_path):
