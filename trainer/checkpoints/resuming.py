@@ -1,5 +1,6 @@
 """The start of a run: from the newest whole checkpoint of its folder, if that is one of this run, or at step 0."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from ..settings.shuffling import (
 )
 from . import folders
 from .state import RunState, read_state
+
+logger = logging.getLogger(__name__)
 
 
 def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world: World) -> RunState:
@@ -45,11 +48,16 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
     agree(world, lambda: _refuse_other_data(configuration, state.data, now))
     agree(world, lambda: _refuse_other_order(configuration, state.order, order))
     agree(world, lambda: _refuse_other_groups(configuration, state))
+    agree(world, lambda: _refuse_other_best(configuration, state, best_by))
     state.data, state.order = now, order
     see_together(world, folder)
     agree(world, lambda: engine.load(folder))
     if state.best_by != best_by:
         # Values of another metric, or over other samples, cannot be compared: the best is sought anew.
+        if world.is_first and state.best_step is not None and best_by is not None:
+            logger.warning(
+                "%s, step %d, is no longer asked for: it is sought anew", _shown(state.best_by), state.best_step
+            )
         state.best_by, state.best_step, state.best_value = best_by, None, None
     return state
 
@@ -106,6 +114,26 @@ def _refuse_other_groups(configuration: RunConfiguration, state: RunState) -> No
             "(model.from), or let it take samples twice and others never with "
             "'run.allow_changes=[batch.group_by_length]'"
         )
+
+
+def _refuse_other_best(configuration: RunConfiguration, state: RunState, best_by: list[Any] | None) -> None:
+    """Raise UserError if a run that has made all its steps is to have its best checkpoint chosen otherwise: it is
+    evaluated no more, and its model would be that of the last step."""
+    if state.best_by == best_by or state.step < configuration.optim.max_steps or state.evaluation_due:
+        return
+    raise UserError(
+        f"the run in {configuration.run.dir} has made all its steps with {_shown(state.best_by)}, and can no longer "
+        f"have {_shown(best_by)}: set checkpoint.best, eval.samples and eval.mask_probability back, or choose another "
+        "run.dir"
+    )
+
+
+def _shown(best_by: list[Any] | None) -> str:
+    if best_by is None:
+        return "no best checkpoint"
+    metric, mode, samples, *share = best_by
+    hidden = "".join(f", hiding {one}" for one in share)
+    return f"the best checkpoint by {metric} ({mode}) over {'all' if samples is None else samples} samples{hidden}"
 
 
 def _difference(key: str, paths: list[str], before: list[str], now: list[str]) -> str:

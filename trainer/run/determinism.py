@@ -11,6 +11,7 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from ..processes.precision import keep_digits_of_fp32
+from ..settings.changes import is_free
 from ..settings.sections import RunSection
 
 # cuBLAS keeps its workspaces apart, and its results equal, with one of these; it reads them at its first product.
@@ -89,7 +90,7 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
     }
     if "kernels" in changed:  # none of ours: those of PyTorch
         changed["kernels"] = tuple(value or "of plain PyTorch" for value in changed["kernels"])
-    if run.deterministic and changed and "run.deterministic" not in run.allow_changes:
+    if run.deterministic and changed and not is_free("run.deterministic", run.allow_changes):
         listed = "; ".join(f"{name} was {old} and is now {new}" for name, (old, new) in changed.items())
         raise UserError(
             f"run.deterministic: the run in {run.dir} cannot go on to the same bits: {listed}. Bring that back, or "

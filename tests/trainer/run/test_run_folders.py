@@ -96,7 +96,7 @@ def test_other_batches_of_similar_length_are_refused(train, tmp_path):
         train(tmp_path / "run", **settings, **{"batch.samples": 4, "batch.micro_batch": 4})
 
 
-def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):
+def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path, caplog):
     short = {"optim.max_steps": 4, "checkpoint.every_steps": 2, "eval.every_steps": 2, "checkpoint.keep": 9}
     train(tmp_path / "run", **short, **{"checkpoint.best": {"metric": "loss", "mode": "min"}})
     longer = {**short, "optim.max_steps": 8, "run.allow_changes": ["optim.max_steps"]}
@@ -105,6 +105,24 @@ def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):
     assert outcome.state.best_by == ["perplexity", "max", 12]
     assert outcome.state.best_step in (6, 8)
     assert outcome.state.best_value == outcome.state.figures["perplexity"]
+    assert "the best checkpoint by loss (min) over 12 samples, step " in caplog.text
+
+
+def test_a_run_that_is_done_keeps_the_model_that_it_has_chosen(train, tmp_path):
+    short = {"optim.max_steps": 4, "checkpoint.every_steps": 2, "eval.every_steps": 2, "checkpoint.keep": 1}
+    best = {"checkpoint.best": {"metric": "loss", "mode": "max"}}
+    train(tmp_path / "run", **short, **best)
+    weights = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    for other in ({"checkpoint.best": {"metric": "loss", "mode": "min"}}, {**best, "eval.samples": 8}, {}):
+        with pytest.raises(
+            UserError, match=r"made all its steps with the best checkpoint by loss \(max\) over 12 samples, "
+        ):
+            train(tmp_path / "run", **short, **other)
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
+    assert (tmp_path / "run" / "checkpoints" / "step-00000002").is_dir()
+    train(tmp_path / "none", **short)
+    with pytest.raises(UserError, match="made all its steps with no best checkpoint, and can no longer have the best"):
+        train(tmp_path / "none", **short, **best)
 
 
 def test_a_rate_that_has_fallen_rises_with_a_warning(train, tmp_path, capsys):
