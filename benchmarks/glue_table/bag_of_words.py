@@ -7,7 +7,7 @@ from glue_table.budget import LENGTH
 from glue_table.data import GLUE, LABELS, TASKS, kept, task_folder
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
 from longmix.data_prep.tokenizer import call, load_tokenizer
@@ -35,7 +35,8 @@ def score(work: Path, name: str, tokenizer_folder: Path) -> float:
         metric = TASKS[name].metric
         train, reported = (_read(work, name, split) for split in ("train", "dev"))
         weighed = make_pipeline(TfidfVectorizer(analyzer=list, sublinear_tf=True), LogisticRegression(max_iter=1000))
-        folds = max(2, min(FOLDS, *np.bincount(train.labels).tolist()))
+        # Shuffled: CoLA's examples lie in the order of what they are taken from.
+        folds = StratifiedKFold(max(2, min(FOLDS, *np.bincount(train.labels).tolist())), shuffle=True, random_state=0)
         search = GridSearchCV(weighed, {"logisticregression__C": PENALTIES}, scoring=SCORERS[metric], cv=folds)
         found = search.fit(pieces(train.first), train.labels).predict(pieces(reported.first))
         return metrics.evaluate((metric,), np.asarray(reported.labels), found).values

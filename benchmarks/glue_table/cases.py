@@ -223,8 +223,7 @@ class Table:
 def _is_replaced(case: Case) -> bool:
     """Whether a run of fine-tuning has finished, and one with a smaller rate takes its place."""
     found = case.record()
-    # Records of before the second rule do not say how many seeds are at chance.
-    return found is not None and (found["scores"] is None or bool(found.get("at_chance")))
+    return found is not None and (found["scores"] is None or found["at_chance"] > 0)
 
 
 def samples_of_a_step(budget: Budget) -> int:

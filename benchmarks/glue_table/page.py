@@ -8,7 +8,7 @@ import tables
 from glue_table.budget import LENGTH, PILOT, PILOT_TASK
 from glue_table.cases import STARTS
 from glue_table.data import BIGRAM, EVALUATED_SHARE, TASKS
-from glue_table.results import CONTROLS, differences, gate, is_above
+from glue_table.results import CONTROLS, differences, gate, is_above, of_first_seed
 from glue_table.spread import crossing, score
 
 from longmix.trainer.tables.figures import ABSENT, percent
@@ -37,9 +37,11 @@ def render(results: dict[str, Any], command: str) -> str:
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
-            f"data; where fine-tuning diverges with that rate{_dead(results)[0]}, all seeds of that model have the "
-            "next smaller one, unless it helps with none. The rate of a matrix is that times its root mean square over "
-            "0.02, where that is more than 1. The "
+            f"data, which also chooses the checkpoint of each run; where fine-tuning diverges with that rate, or a "
+            "seed ends with a Matthews correlation of 0 on that "
+            "tenth, as the same answer to every example has, all seeds of that model have the next smaller one, unless "
+            "it helps with none. The rate of a matrix of the layers, and of a table of embeddings, is that times its "
+            "root mean square over 0.02, where that is more than 1. The "
             "controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
             "the mean and the standard deviation of the pre-trained one."
         ),
@@ -47,11 +49,12 @@ def render(results: dict[str, Any], command: str) -> str:
             "Points are 100 x the metric. `±` is the standard error of the mean over all seeds. Spreads are standard "
             "deviations by the two-way analysis of variance (by moments; seeds of fine-tuning are the same for every "
             "seed of pre-training): by fine-tuning, of its seeds; by pre-training, what the variance of the means of "
-            "its seeds has beyond that, 0.0 where it has less. Neither holds the error of a dev set of finite size. "
+            "its seeds has beyond what runs of one seed of each differ by, 0.0 where it has less. Neither they nor `±` "
+            "hold the error of a reported set of finite size, nor that of the choice of a rate by one seed. "
             "**Bold**: with several seeds of pre-training and draws, "
-            "pre-training lies above both controls by more than two standard errors."
+            "pre-training lies above both controls by more than two standard errors; that is no test."
         ),
-        _paragraph(gate(results["tasks"].get(PILOT_TASK, {"rows": {}})["rows"].get(PILOT, {}))[1]),
+        _paragraph(_gate(results["tasks"].get(PILOT_TASK, {"rows": {}})["rows"].get(PILOT, {}))),
         *(_task(results, name) for name in results["tasks"]),
         _cost(results),
     ]
@@ -80,25 +83,25 @@ def _samples(results: dict[str, Any]) -> str:
     )
 
 
+def _gate(starts: dict[str, Any]) -> str:
+    """By the first seed, which decides whether the other rows run, and by all."""
+    passed, told = gate(of_first_seed(starts))
+    if all(len(found["scores"]) == 1 for found in starts.values()):
+        return told
+    nevertheless = " Other rows run nevertheless with `--past-gate`." if passed is False else ""
+    return f"{told}{nevertheless} With all seeds: {gate(starts)[1]}"
+
+
 def _names(rows: list[str]) -> str:
     return ", ".join(f"`{row}`" for row in rows)
-
-
-def _dead(results: dict[str, Any]) -> tuple[str, str]:
-    """What is said of seeds that do not begin to learn, which tables that pass over no reviews knew nothing of."""
-    if "passed_over" not in results["budget"]:
-        return "", ""
-    told = ", or a seed ends with a Matthews correlation of 0 on that tenth, as the same answer to every example has"
-    return told, " or did not begin to learn"
 
 
 def _reviews(results: dict[str, Any]) -> str:
     if "imdb" not in results["tasks"]:
         return ""
-    passed_over = results["budget"].get("passed_over", 0)
-    how = "without" if passed_over else "among them"
-    count = f"the {passed_over:,} " if passed_over else "those "
-    return f" (of IMDb: on a fixed part of its test reviews, {how} {count}by which the way of fine-tuning was found)"
+    passed_over = f"{results['budget']['passed_over']:,}"
+    how = f"without the {passed_over} by which the way of fine-tuning was found"
+    return f" (of IMDb: on a fixed part of its test reviews, {how})"
 
 
 def _paragraph(text: str) -> str:
@@ -141,7 +144,8 @@ def _pretraining(results: dict[str, Any]) -> str:
     ]
     text = _paragraph(
         f"Masked accuracy and loss (nats) at a share of {EVALUATED_SHARE:g} of masked tokens on held-out documents, "
-        "the same positions for counting and for all rows; every seed's figure. The rate is the best of "
+        f"the same positions for counting and for all rows; every seed's figure. All {results['corpus']['tokens']:,} "
+        "tokens of the training documents are counted. The rate is the best of "
         f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
         f"{percent(results['budget']['search_share'], 0)} % of the tokens, {_chosen_on(results)}. "
         f"{_precision(results)} Tokens/s are of training: of a core, "
@@ -154,19 +158,16 @@ def _pretraining(results: dict[str, Any]) -> str:
 
 
 def _chosen_on(results: dict[str, Any]) -> str:
-    is_apart = results.get("shown") == "test"
+    is_apart = results["shown"] == "test"
     return f"on {'other held-out documents' if is_apart else 'the documents that are shown here, too'}"
 
 
 def _precision(results: dict[str, Any]) -> str:
-    alike: dict[str | None, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for row, found in results["rows"].items():
-        for precision in dict.fromkeys(run.get("precision") for run in found["runs"]):
+        for precision in dict.fromkeys(run["precision"] for run in found["runs"]):
             alike.setdefault(precision, []).append(row)
-    unknown = "what each machine's processor gave, fp32 or bf16, which was not noted"
-    told = [
-        f"{precision or unknown}{f' for {_names(rows)}' if len(alike) > 1 else ''}" for precision, rows in alike.items()
-    ]
+    told = [f"{precision}{f' for {_names(rows)}' if len(alike) > 1 else ''}" for precision, rows in alike.items()]
     return f"Pre-training ran in {', in '.join(told)}." if told else ""
 
 
@@ -187,7 +188,7 @@ def _told(ends: list[tuple[str, str | None]]) -> list[str]:
 
 
 def _falling(results: dict[str, Any]) -> str:
-    share = results.get("decay_share")
+    share = results["decay_share"]
     told = "; where they are in the last {} % of the budget, the falling rate has helped"
     return "" if share is None else told.format(percent(share, 0))
 
@@ -281,7 +282,7 @@ def _task(results: dict[str, Any], name: str) -> str:
     )
     diverged = " ".join(
         f"Of `{row}`, {start}, {_other(found)} of {len(found['rates'])} have a smaller rate than the {found['rate']:g} "
-        f"that was chosen, with which fine-tuning diverged{_dead(results)[1]}."
+        f"that was chosen, with which fine-tuning diverged or did not begin to learn."
         for row, starts in task["rows"].items()
         for start, found in starts.items()
         if _other(found)
@@ -346,22 +347,9 @@ def _cost(results: dict[str, Any]) -> str:
     made = "; ".join(f"commit {one['commit']}, {one['machine']}, {one['threads']} threads" for one in results["made"])
     told = _paragraph(
         "Hours of a core (of the GPU where there is one); of what has not finished, an estimate. What a run did before "
-        f"it was killed is not counted{_uncounted(results)}. {f'Measured at {made}.' if made else ''}"
+        f"it was killed is not counted. {f'Measured at {made}.' if made else ''}"
     )
     return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(_of_all_rows(results["stages"]))), told])
-
-
-def _uncounted(results: dict[str, Any]) -> str:
-    replaced = sum(
-        _other(found)
-        for task in results["tasks"].values()
-        for row, starts in task["rows"].items()
-        if not results["rows"][row].get("counts_replaced")
-        for found in starts.values()
-    )
-    # Where no rate has helped, the record does not tell that there were several runs.
-    models = "one model" if replaced == 1 else f"{replaced} models"
-    return f", nor are runs of fine-tuning in whose place others are, of at least {models}" if replaced else ""
 
 
 def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:

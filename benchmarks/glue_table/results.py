@@ -37,6 +37,12 @@ def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], name
         for name in part.tasks
     }
     rows = {row: _trained(table, part, row, records) for row in part.rows}
+    for row in part.rows:
+        searches = [
+            case for start in part.starts for name in part.tasks for case in table.tuning_search(row, start, name)
+        ]
+        cases = [*table.speed(row), *table.search(row), *searches]
+        records += [found for case in cases if (found := case.record()) is not None]
     made = {(one["commit"], one["machine"], one["threads"]) for one in (found["made"] for found in records)}
     return {
         "budget": table.budget.described(),
@@ -61,16 +67,14 @@ def _trained(table: Table, part: Part, row: str, records: list[dict]) -> dict[st
         found = None if case is None else case.record()
         if found is not None:
             records.append(found)
-            kept = ("masked_accuracy", "loss", "tokens", "curve")
-            # Records of before do not name it.
-            runs.append({"seed": seed, "precision": found.get("precision"), **{name: found[name] for name in kept}})
+            kept = ("precision", "masked_accuracy", "loss", "tokens", "curve")
+            runs.append({"seed": seed, **{name: found[name] for name in kept}})
     searched = {f"{case.about['rate']:g}": (case.record() or {}).get("loss") for case in table.search(row)}
     return {
         "measured": table.measured(row),
         "rate": table.rate(row),
         "searched": searched,
         "runs": runs,
-        "counts_replaced": True,  # in its hours, which those of earlier records do not
     }
 
 
@@ -161,6 +165,12 @@ def is_above(starts: dict[str, Any]) -> bool | None:
     if not found or any(len(one["scores"]) < 2 for one in starts.values()):
         return None
     return all(one.is_above for one in found)
+
+
+def of_first_seed(starts: dict[str, Any]) -> dict[str, Any]:
+    """The same without all but the first seed of pre-training, or draw of a control."""
+    lists = ("rates", "seeds", "scores")
+    return {start: {**found, **{name: found[name][:1] for name in lists}} for start, found in starts.items()}
 
 
 def gate(starts: dict[str, Any]) -> tuple[bool | None, str]:
