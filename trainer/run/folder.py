@@ -58,11 +58,20 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             "run file that it was begun with will do), or choose another run.dir"
         )
     before = _begun(run)
+    anew = (
+        "start anew from its weights, with a fresh optimizer: "
+        f"model.from={run}/checkpoints/latest/model and another run.dir"
+    )
     if before.optim.name != now.optim.name:
         raise UserError(
             f"{run} holds a run with optim.name {before.optim.name}, whose state is of no use to {now.optim.name}: set "
-            "it back, or start anew from its weights, with a fresh optimizer: "
-            f"model.from={run}/checkpoints/latest/model and another run.dir"
+            f"it back, or {anew}"
+        )
+    if _order_of_groups(before.optim) != _order_of_groups(now.optim):
+        raise UserError(
+            f"{run} holds a run with other optim.no_decay or optim.lr_factors, in whose groups its optimizer keeps the "
+            "state of the parameters: set them back (factors may only change as long as their order, and what lies "
+            f"below, at and above 1, stays), or {anew}"
         )
     changes = changed_keys(before, resolved(run, as_begun(run, now)))
     if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):
@@ -84,6 +93,14 @@ def is_unchanged(run: Path, now: RunConfiguration) -> bool:
     now = replace(now, run=replace(now.run, allow_changes=[]))
     before, now = _begun(run), resolved(run, as_begun(run, now))
     return (before.eval, before.checkpoint) == (now.eval, now.checkpoint) and not changed_keys(before, now)
+
+
+def _order_of_groups(optim: OptimSection) -> tuple[list[str], dict[str, int]]:
+    """What decides which parameters are a group of the optimizer, and the order of the groups."""
+    factors = sorted({1.0, *optim.lr_factors.values()})
+    one = factors.index(1.0)
+    places = {word: factors.index(factor) - one for word, factor in optim.lr_factors.items()}
+    return sorted(word.lower() for word in optim.no_decay), places
 
 
 def _own_warmup(now: OptimSection, before: OptimSection, run: Path) -> str:

@@ -89,6 +89,23 @@ def test_other_batches_go_on_with_the_samples_that_were_not_read(train, tmp_path
     assert places[0] == (24, 4) and outcome.state.samples == 24 + 4 * (outcome.state.step - 3)
 
 
+def test_the_optimizers_state_goes_to_no_other_parameters(train, tmp_path):
+    begun = {"data.eval": None, "optim.lr_factors": {"embeddings": 2.0, "layers.0": 0.5}}
+    allowed = {"data.eval": None, "run.allow_changes": ["optim"]}
+    assert train(tmp_path / "run", **begun, **{"run.stop_at_step": 2}).code == 75
+    for other in (
+        {"optim.lr_factors": {"embeddings": 0.5, "layers.0": 2.0}},
+        {"optim.lr_factors": {"embeddings": 2.0}},
+        {"optim.lr_factors": begun["optim.lr_factors"], "optim.no_decay": ["bias"]},
+    ):
+        with pytest.raises(
+            UserError, match=r"keeps the state of the parameters: set them back .* or start anew from its"
+        ):
+            train(tmp_path / "run", **allowed, **other)
+    other = {"optim.lr_factors": {"embeddings": 3.0, "layers.0": 0.25}}
+    assert train(tmp_path / "run", **allowed, **other, **{"run.stop_at_step": 4}).code == 75
+
+
 def test_other_batches_of_similar_length_are_refused(train, tmp_path):
     settings = {"data.eval": None, "batch.group_by_length": True, "run.allow_changes": ["batch.samples"]}
     assert train(tmp_path / "run", **settings, **{"batch.samples": 8, "run.stop_at_step": 3}).code == 75
