@@ -26,5 +26,7 @@ def first_position(model_type: str, pad_token_id: int | None) -> int:
 
 def longest_input(config: Any) -> int | None:
     """The tokens of the longest sample that a model takes; None where nothing bounds them."""
-    positions = getattr(config, "max_position_embeddings", None)
-    return None if not positions else positions - first_position(config.model_type, config.pad_token_id)
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    if positions < 1:  # XLNet says -1
+        return None
+    return positions - first_position(config.model_type, getattr(config, "pad_token_id", None))

@@ -30,6 +30,8 @@ def roberta(bert_folder, tmp_path_factory):
 def test_inputs_end_where_the_positions_of_a_model_do(roberta, tmp_path, sentences, capsys):
     limit = longest_input(transformers.AutoConfig.from_pretrained(roberta))
     assert limit == POSITIONS - 2
+    assert longest_input(transformers.XLNetConfig()) is None and longest_input(transformers.T5Config()) is None
+    assert longest_input(transformers.BertConfig()) == 512
     (tmp_path / "new.txt").write_text("\n".join([" ".join(sentences[:9]), sentences[0]]))
     options = ("predict", str(roberta), "--data", str(tmp_path / "new.txt"), "--output", str(tmp_path / "new.jsonl"))
     assert main([*options, "--embeddings"]) == 0
