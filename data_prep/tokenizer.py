@@ -1,5 +1,7 @@
 """SentencePiece unigram tokenizers behind transformers' own class: training, saving, loading, encoding."""
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
-from longmix.data_prep.files import MARKER, flush_to_disk, make_folder, sha256_of_file, write_json
+from longmix.data_prep.files import MARKER, flush_to_disk, folder_lock, make_folder, sha256_of_file, write_json
 from longmix.data_prep.made_files import remove_files
 from longmix.kernels.common.safe_files import open_input, read_input
 
@@ -186,8 +188,11 @@ def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     """
     folder = Path(folder)
     make_folder(folder)
-    remove_unfinished(folder)
-    with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=folder) as temporary:
+    with contextlib.ExitStack() as stack:
+        # Another command may be saving the same one here: what it makes is not left behind.
+        if stack.enter_context(folder_lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+            remove_unfinished(folder)
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=folder))
         tokenizer.save_pretrained(temporary)
         path = Path(temporary) / CONFIGURATION
         values = json.loads(path.read_text(encoding="utf-8"))

@@ -112,7 +112,9 @@ def read_series(source: Path, reading: Reading = Reading()) -> Series:
             f"{source} is not UTF-8: say what it is (--encoding cp1252 for most others of western languages)"
         ) from None
     except csv.Error as error:
-        raise UserError(f"{source} is no CSV file: {error} (is a quotation mark left open?)") from None
+        is_open = "end of data" in str(error)
+        hint = " (is a quotation mark left open?)" if is_open else ""
+        raise UserError(f"{source} is no CSV file: {error}{hint}") from None
     except OSError as error:
         raise refused(f"--source {source} cannot be read", error) from None
 

@@ -1,5 +1,6 @@
 """The tokenizer: SentencePiece's own ids for every string, and special tokens that survive save and load."""
 
+import fcntl
 import json
 import random
 import re
@@ -10,7 +11,7 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_folder
+from longmix.data_prep.files import folder_lock, sha256_of_folder
 from longmix.data_prep.tokenizer import (
     call,
     encode,
@@ -271,3 +272,13 @@ def test_a_mask_within_a_word_of_a_vocabulary_of_all_bytes(tokenizer_folder, kno
         ".",
         "[SEP]",
     ]
+
+
+def test_what_another_command_is_saving_is_not_taken_for_left_behind(tokenizer_folder, tmp_path):
+    tokenizer, theirs = load_tokenizer(tokenizer_folder), tmp_path / ".tokenizer-of-another"
+    theirs.mkdir()
+    with folder_lock(tmp_path, fcntl.LOCK_EX):
+        save_tokenizer(tokenizer, tmp_path)
+    assert theirs.is_dir() and load_tokenizer(tmp_path)("river")["input_ids"] == tokenizer("river")["input_ids"]
+    save_tokenizer(tokenizer, tmp_path)
+    assert not theirs.exists()

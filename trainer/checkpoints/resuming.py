@@ -122,9 +122,9 @@ def _refuse_other_best(configuration: RunConfiguration, state: RunState, best_by
     if state.best_by == best_by or state.step < configuration.optim.max_steps or state.evaluation_due:
         return
     raise UserError(
-        f"the run in {configuration.run.dir} has made all its steps with {_shown(state.best_by)}, and can no longer "
-        f"have {_shown(best_by)}: set checkpoint.best, eval.samples and eval.mask_probability back, or choose another "
-        "run.dir"
+        f"the run in {configuration.run.dir} has made all its steps with {_shown(state.best_by)}, and now "
+        f"{_shown(best_by)} is asked for, when nothing is evaluated any more: set checkpoint.best, eval.samples and "
+        "eval.mask_probability back, or choose another run.dir"
     )
 
 

@@ -56,12 +56,9 @@ class Table(NamedTuple):
     count: int | None = None
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
-        """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name.
-
-        Where no column has a name, the one counts that has it between spaces: `date, value` is a usual header.
-        """
-        spaced = {name: [column for column in self.columns if column.strip() == name] for name in wanted}
-        wanted = [name if name in self.columns or len(spaced[name]) != 1 else spaced[name][0] for name in wanted]
+        """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
+        # Earlier versions noted the spaces in a header with the names.
+        wanted = [name if name in self.columns else name.strip() for name in wanted]
         for name in wanted:
             if self.columns.count(name) != 1:
                 what = "more than one" if name in self.columns else "no"
@@ -129,7 +126,7 @@ def joined(tables: list[Table]) -> Table:
 
 def _tsv(path: Path, columns: list[str] | None) -> Table:
     first, *rest = read_lines(path)
-    header = first.split("\t")
+    header = _header(first.split("\t"))
     _refuse_header(path, header, columns)
     body, start = ([first, *rest], 1) if columns is not None else (rest, 2)
     names = header if columns is None else columns
@@ -157,12 +154,18 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
         header = next((number for number, (_, fields) in enumerate(rows) if fields), None)
         if header is None:
             raise UserError(f"{path}: the file is empty")
-        columns, rows = rows[header][1], rows[header + 1 :]
+        columns, rows = _header(rows[header][1]), rows[header + 1 :]
     # A blank line is an empty text where there is one column, as in TSV; of several it holds none.
     blank = [""] if len(columns) == 1 else []
     rows = [(number, fields or blank) for number, fields in rows if fields or blank]
     table = _of_fields(path, columns, rows, f"fields between {delimiter!r}")
     return table._replace(has_decimal_commas=delimiter != ",")
+
+
+def _header(fields: list[str]) -> list[str]:
+    """The names of columns, without the spaces of `date, value`, where they differ in more than these."""
+    names = [field.strip() for field in fields]
+    return names if len(set(names)) == len(set(fields)) else fields
 
 
 def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], what: str) -> Table:

@@ -87,8 +87,6 @@ class SampleAnswers:
     auto_class: type
 
     def __init__(self, source: str, config: Any, reader: Any, device: torch.device, batch: int):
-        if getattr(config, "is_encoder_decoder", False):
-            raise UserError(f"{source} is a {config.model_type}, which writes texts; only encoders answer here")
         self.config, self.reader, self.device, self.batch = config, reader, device, batch
         # A model without a head may lack a pooler, which is not used.
         of_head = config if self.auto_class is transformers.AutoModel else None

@@ -154,9 +154,6 @@ class ObjectiveSection:
     def mistakes(self) -> Iterator[Finding]:
         if not 0 < self.mask_probability < 1:
             yield "mask_probability", f"is {self.mask_probability}, but must lie between 0 and 1"
-        if self.whole_word and not OBJECTIVES[self.name].hides_tokens:
-            text = f"is true, but is for objective mlm, and this is {self.name}: leave it out"
-            yield "whole_word", text, "objective.name"
         for name, row in OBJECTIVES.items():
             for key, least in row.time_steps.items():
                 value = getattr(self, key)

@@ -51,10 +51,22 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name):
     assert ("--columns" in str(told.value)) == (name in ("t.tsv", "t.csv"))
 
 
-def test_spaces_around_the_names_of_a_header_are_passed_over_where_no_column_has_a_name(tmp_path):
-    (tmp_path / "t.csv").write_text("date, OT, a,a\n1,2,3,4\n")
+def test_spaces_around_the_names_of_a_header_are_passed_over(tmp_path):
+    for name, between in (("t.csv", ", "), ("t.tsv", " \t")):
+        (tmp_path / name).write_text(f"{between.join(('date', 'OT', 'a'))}\n{between.strip(' ').join('123')}\n")
+        table = open_table(str(tmp_path / name))
+        assert table.columns == ["date", "OT", "a"]
+        # As an earlier version noted them.
+        assert [row.texts for row in table.rows(["a", " OT", "date "])] == [["3", "2", "1"]]
+    # What differs in spaces alone keeps them.
+    (tmp_path / "t.csv").write_text("date, a,a\n1,3,4\n")
     table = open_table(str(tmp_path / "t.csv"))
-    assert [row.texts for row in table.rows(["a", "OT", "date", " OT"])] == [["4", "2", "1", "2"]]
+    assert [row.texts for row in table.rows(["a", " a"])] == [["4", "3"]]
+    # In every split of a task.
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("text, label\na,x\nb,y\n")
+    data = load_custom(str(tmp_path), None, None)
+    assert data.task.text_columns == ("text",) and data.test_labels == data.train.labels == [0, 1]
     (tmp_path / "t.csv").write_text("date, OT,OT \n1,2,3\n")
     with pytest.raises(UserError, match="no column 'OT'; it has"):
         open_table(str(tmp_path / "t.csv")).rows(["OT"])

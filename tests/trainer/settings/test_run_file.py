@@ -386,8 +386,6 @@ def test_what_evaluations_hide_is_for_masked_language_modelling(small, mistakes_
     )
     told = "eval.mask_probability is 0.2, but is for objective mlm, and this is clm: leave it out"
     assert told in mistakes_of([small], "objective.name=clm", "eval.mask_probability=0.2")
-    told = "objective.whole_word is true, but is for objective mlm, and this is clm: leave it out"
-    assert told in mistakes_of([small], "objective.name=clm", "objective.whole_word=true")
 
 
 def test_what_evaluations_hide_is_resolved_once_and_kept(small, tmp_path):
