@@ -140,7 +140,7 @@ def test_a_run_that_is_done_keeps_the_model_that_it_has_chosen(train, tmp_path):
     train(tmp_path / "none", **short)
     with pytest.raises(
         UserError,
-        match="made all its steps with no best checkpoint, and now the best checkpoint by loss .* is asked for",
+        match=r"made all its steps with no best checkpoint, and now the best checkpoint by loss .* is asked for",
     ):
         train(tmp_path / "none", **short, **best)
 
