@@ -37,7 +37,7 @@ def render(results: dict[str, Any], command: str) -> str:
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
-            f"data, which also chooses the checkpoint of each run; where fine-tuning diverges with that rate, or a "
+            "data, which also chooses the checkpoint of each run; where fine-tuning diverges with that rate, or a "
             "seed ends with a Matthews correlation of 0 on that "
             "tenth, as the same answer to every example has, all seeds of that model have the next smaller one, unless "
             "it helps with none. The rate of a matrix of the layers, and of a table of embeddings, is that times its "
@@ -282,7 +282,7 @@ def _task(results: dict[str, Any], name: str) -> str:
     )
     diverged = " ".join(
         f"Of `{row}`, {start}, {_other(found)} of {len(found['rates'])} have a smaller rate than the {found['rate']:g} "
-        f"that was chosen, with which fine-tuning diverged or did not begin to learn."
+        "that was chosen, with which fine-tuning diverged or did not begin to learn."
         for row, starts in task["rows"].items()
         for start, found in starts.items()
         if _other(found)

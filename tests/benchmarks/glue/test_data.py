@@ -126,3 +126,17 @@ def test_a_table_of_other_columns_is_refused_with_its_name(script, files, budget
         (tmp_path / file).write_text("review\tlabel\nfine\t1\n")
     with pytest.raises(UserError, match=r"train\.tsv: no column 'text' in its header; it has: review, label"):
         data.tasks(tmp_path / "work", budget, None, tmp_path)
+
+
+def test_the_order_of_the_examples_chooses_no_penalty(script, tmp_path):
+    """CoLA's lie by their sources: folds of a source each would say that nothing can be learned."""
+    bag_of_words, data = script("glue_table.bag_of_words"), script("glue_table.data")
+    words = [letter * 3 for letter in "bcdfghjklm"]
+    tokenizer = tmp_path / "tokenizer"
+    train_tokenizer([" ".join(words)] * 40, tokenizer, 24, model_max_length=16)
+    place = data.task_folder(tmp_path, "cola") / "CoLA"
+    place.mkdir(parents=True)
+    rows = [(word, number % 2) for number, word in enumerate(words) for _ in range(12 if number % 2 else 3)]
+    for split in ("train", "dev"):
+        (place / f"{split}.tsv").write_text("".join(f"-\t{label}\t\t{word}\n" for word, label in rows))
+    assert bag_of_words.score(tmp_path, "cola", tokenizer) == 1.0
