@@ -149,24 +149,28 @@ def _speeds(trial: str) -> dict[str, float]:
     return {row: statistics.median(speeds) for row, speeds in found.items()}
 
 
+# Of a trial with changes: row, or length -> words -> seeds.
+_SEVERAL = {
+    recipe_cases.CHANGES: recipe_cases.change_cases,
+    recipe_cases.CONFIRM: recipe_cases.confirm_cases,
+    recipe_cases.LONGER: recipe_cases.longer_cases,
+    recipe_cases.LARGER: recipe_cases.larger_cases,
+    recipe_cases.FACTORS: recipe_cases.factor_cases,
+}
+
+
 def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
     """The runs of one trial of the recipe."""
     if trial == recipe_cases.GRID:
         return run_grid(work, jobs, rows)
     if trial == recipe_cases.CURVE:
         return run_lengths(work, jobs, rows)
-    if trial == recipe_cases.LARGER:
-        cases = list(recipe_cases.larger_cases(work).values())
-    elif trial in (recipe_cases.CHANGES, recipe_cases.LONGER):
-        of_rows = (recipe_cases.change_cases if trial == recipe_cases.CHANGES else recipe_cases.longer_cases)(work)
-        cases = [case for changed in of_rows.values() for case in changed.values()]
-    elif trial in (recipe_cases.CONFIRM, recipe_cases.FACTORS):
-        several = (recipe_cases.confirm_cases if trial == recipe_cases.CONFIRM else recipe_cases.factor_cases)(work)
-        of_seeds = [seeds for changed in several.values() for seeds in changed.values()]
+    if trial == recipe_cases.SEEDS:
+        cases = list(itertools.chain(*recipe_cases.seed_cases(work).values()))
+    else:
+        of_seeds = [seeds for changed in _SEVERAL[trial](work).values() for seeds in changed.values()]
         # The first seed of everything, then the second.
         cases = list(itertools.chain(*zip(*of_seeds, strict=True)))
-    else:
-        cases = list(itertools.chain(*recipe_cases.seed_cases(work).values()))
     return run_all(cases, jobs, trial_figures, rows)
 
 
@@ -181,18 +185,19 @@ def run_grid(work: Path, jobs: int, rows: list[str] | None) -> list[tuple[Case, 
 
 
 def run_lengths(work: Path, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
-    """Ever longer runs of each row until one passes the bigram; a row of which a run fails goes no further."""
+    """Ever longer runs of each row until their mean passes the bigram; a row of which one fails goes no further."""
     bar = recipe_baselines.count(work)["curve"]
     going, failed = recipe_cases.curve_cases(work), []
-    for index, length in enumerate(recipe_cases.LENGTHS):
-        cases = [cases[index] for cases in going.values() if index < len(cases)]
-        failed += run_all(cases, jobs, trial_figures, rows)
+    for length in recipe_cases.LENGTHS:
+        seeds = {row: lengths[length] for row, lengths in going.items() if length in lengths}
+        failed += run_all(list(itertools.chain(*seeds.values())), jobs, trial_figures, rows)
+        found = {row: [case.record() for case in cases] for row, cases in seeds.items()}
         behind = [
-            case.row
-            for case in cases
-            if (found := case.record()) is not None and not recipe_baselines.passes(found, bar, length)
+            row
+            for row, records in found.items()
+            if None not in records and not recipe_baselines.passes(records, bar, length)
         ]
-        going = {row: cases for row, cases in going.items() if row in behind}
+        going = {row: lengths for row, lengths in going.items() if row in behind}
     return failed
 
 
@@ -223,9 +228,8 @@ def run_all(
 def _note(case: Case, values: dict) -> None:
     case.finish({**values, "made": made()})
     command = learning_tables.COMMAND if case.table in TASKS else recipe_tables.COMMAND
-    for figure, unit in learning_tables.UNITS.items():
-        if figure in values:
-            record.append("learning", case.name, figure, [values[figure]], unit, command)
+    for figure, value, unit in learning_tables.recorded(values):
+        record.append("learning", case.name, figure, [value], unit, command)
 
 
 def _train(case: Case) -> int:

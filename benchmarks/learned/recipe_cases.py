@@ -55,7 +55,7 @@ GRID, CHANGES, CONFIRM, LONGER, LARGER, FACTORS, SEEDS, CURVE = TRIALS = (
 # These are tried at half the tokens of the table of text.
 SHORT = (GRID, CHANGES, LARGER)
 SEED_NUMBERS = range(5)
-# Of the grid's chosen points, and of the two-seed means.
+# Of the grid's chosen points, and of all other trials but SEEDS.
 TWO_SEEDS = (0, 1)
 # The figure by which rates are chosen.
 CHOSEN_BY = "validation_masked_accuracy"
@@ -193,61 +193,51 @@ def chosen_cases(work: Path) -> dict[Point, list[Case]]:
     return {point: [grid_case(work, point, seed) for seed in TWO_SEEDS] for point in chosen_points(work)}
 
 
-def change_cases(work: Path) -> dict[str, dict[str, Case]]:
-    """Row -> words -> the recipe with one thing changed."""
-    return {
-        row: {
-            change.words: _case(work, CHANGES, row, _name(change), 0, change.arguments, change.words)
-            for change in (*CHANGED, *OF_ONE.get(row, ()))
-        }
-        for row in MODEL_TYPES
-    }
+def change_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
+    """Row -> words -> the seeds of the recipe with one thing changed."""
+    return {row: _seeds(work, CHANGES, row, (*CHANGED, *OF_ONE.get(row, ()))) for row in MODEL_TYPES}
 
 
 def confirm_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
-    """Row -> words -> the seeds of the recipe with what helped by one seed."""
+    """Row -> words -> the seeds of the recipe with what helped, on all of the short text."""
+    return {row: _seeds(work, CONFIRM, row, (*CONFIRMED, *CONFIRMED_OF_ONE.get(row, ()))) for row in MODEL_TYPES}
+
+
+def longer_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
+    """Row -> words -> the seeds of the recipe with a share of masked tokens, on the beginning of the long text."""
+    return {row: _seeds(work, LONGER, row, SHARES, LONGER_TOKENS) for row in LONGER_ROWS}
+
+
+def larger_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
+    """Row -> words -> the seeds of the recipe, changed, for a larger model."""
+    return {LARGER_ROW: _seeds(work, LARGER, LARGER_ROW, LARGER_CHANGES)}
+
+
+def _seeds(
+    work: Path, trial: str, row: str, changes: tuple[Change, ...], tokens: float | None = None
+) -> dict[str, list[Case]]:
+    """Words -> the seeds of each change."""
     return {
-        row: {
-            change.words: [
-                _case(
-                    work, CONFIRM, row, f"{_name(change)}-seed-{seed}", seed, change.arguments, _of_seed(change, seed)
-                )
-                for seed in TWO_SEEDS
-            ]
-            for change in (*CONFIRMED, *CONFIRMED_OF_ONE.get(row, ()))
-        }
-        for row in MODEL_TYPES
+        change.words: [
+            _case(
+                *(work, trial, row, f"{_name(change)}-seed-{seed}", seed),
+                *(change.arguments, _of_seed(change.words, seed), tokens),
+            )
+            for seed in TWO_SEEDS
+        ]
+        for change in changes
     }
 
 
-def _of_seed(change: Change, seed: int) -> str:
-    return f"{change.words}, seed {seed}"
-
-
-def longer_cases(work: Path) -> dict[str, dict[str, Case]]:
-    """Row -> words -> the recipe with a share of masked tokens, on the beginning of the long text."""
-    return {
-        row: {
-            change.words: _case(work, LONGER, row, _name(change), 0, change.arguments, change.words, LONGER_TOKENS)
-            for change in SHARES
-        }
-        for row in LONGER_ROWS
-    }
-
-
-def larger_cases(work: Path) -> dict[str, Case]:
-    """Words -> the recipe, changed, for a larger model."""
-    return {
-        change.words: _case(work, LARGER, LARGER_ROW, _name(change), 0, change.arguments, change.words)
-        for change in LARGER_CHANGES
-    }
+def _of_seed(words: str, seed: int) -> str:
+    return f"{words}, seed {seed}"
 
 
 def factor_cases(work: Path) -> dict[int, dict[str, list[Case]]]:
     """Length of rows -> words -> the seeds of the recipe with another number of Paramixer's factors."""
 
     def case(length: int, change: Change, seed: int) -> Case:
-        name, words = f"{length}-{_name(change)}-seed-{seed}", f"rows of {length}, {_of_seed(change, seed)}"
+        name, words = f"{length}-{_name(change)}-seed-{seed}", f"rows of {length}, {_of_seed(change.words, seed)}"
         return _case(work, FACTORS, FACTORS_ROW, name, seed, change.arguments, words, length=length)
 
     return {
@@ -269,13 +259,15 @@ def seed_cases(work: Path) -> dict[str, list[Case]]:
     }
 
 
-def curve_cases(work: Path) -> dict[str, list[Case]]:
-    """The recipe as it is shipped, for every mixer, on ever more of the long text."""
+def curve_cases(work: Path) -> dict[str, dict[float, list[Case]]]:
+    """Row -> tokens, ascending -> the seeds of the recipe as it is shipped, on so much of the long text."""
     lengths = [length for length in LENGTHS if length <= Manifest.load(_train(work, CURVE)).tokens]
-    return {
-        row: [_case(work, CURVE, row, _words(length), 0, (), _words(length), length) for length in lengths]
-        for row in MODEL_TYPES
-    }
+
+    def case(row: str, length: float, seed: int) -> Case:
+        name, words = f"{_words(length)}-seed-{seed}", _of_seed(_words(length), seed)
+        return _case(work, CURVE, row, name, seed, (), words, length)
+
+    return {row: {length: [case(row, length, seed) for seed in TWO_SEEDS] for length in lengths} for row in MODEL_TYPES}
 
 
 def _words(tokens: float) -> str:
@@ -356,13 +348,13 @@ def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, i
     grid = sum(len(MASKS) * (len(rates) + len(TWO_SEEDS) - 1) for rates in RATES.values())
     runs = {
         GRID: dict.fromkeys(GRID_ROWS, grid),
-        CHANGES: {row: len(CHANGED) + len(OF_ONE.get(row, ())) for row in MODEL_TYPES},
+        CHANGES: {row: (len(CHANGED) + len(OF_ONE.get(row, ()))) * len(TWO_SEEDS) for row in MODEL_TYPES},
         CONFIRM: {row: (len(CONFIRMED) + len(CONFIRMED_OF_ONE.get(row, ()))) * len(TWO_SEEDS) for row in MODEL_TYPES},
-        LONGER: dict.fromkeys(LONGER_ROWS, len(SHARES)),
-        LARGER: {LARGER_ROW: len(LARGER_CHANGES)},
+        LONGER: dict.fromkeys(LONGER_ROWS, len(SHARES) * len(TWO_SEEDS)),
+        LARGER: {LARGER_ROW: len(LARGER_CHANGES) * len(TWO_SEEDS)},
         FACTORS: {FACTORS_ROW: sum(len(factor_changes(length)) for length in FACTORS_LENGTHS) * len(TWO_SEEDS)},
         SEEDS: dict.fromkeys(MODEL_TYPES, len(SEED_NUMBERS)),
-        CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS)),
+        CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS) * len(TWO_SEEDS)),
     }
     return [
         (trial, row, count, count * (TOKENS[trial] + EVALUATION_COST * EVALUATED))

@@ -1,7 +1,9 @@
 """The tables of docs/learning.md about the recipe for small budgets, drawn from the trials that have finished."""
 
+import itertools
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import tables
@@ -15,11 +17,13 @@ from learned.recipe_points import (
     FACTORS_LENGTHS,
     GRID_ROWS,
     LARGER_CHANGES,
+    LARGER_ROW,
     LONGER_ROWS,
     MASKS,
     OF_ONE,
     OPTIMIZERS,
     SHARES,
+    Change,
     Point,
     factor_changes,
 )
@@ -91,77 +95,86 @@ def _reported(found: list[dict]) -> list[str]:
 
 
 def change_table(work: Path, counted: dict) -> str | None:
-    """Validation accuracy of the recipe and of each change, and the best one of every mixer."""
-    records = {
-        row: {words: found for words, case in cases.items() if (found := case.record()) is not None}
-        for row, cases in recipe_cases.change_cases(work).items()
-    }
-    records = {row: found for row, found in records.items() if found}
-    if not records:
+    """Validation accuracy of the recipe and of each change, over its seeds, and the best one of every mixer."""
+    drawn = _by_row(recipe_cases.change_cases(work), (*CHANGED, *itertools.chain(*OF_ONE.values())))
+    if drawn is None:
         return None
-    ordered = sorted(records, key=_after_the_transformer)
-    best = {row: max(found, key=lambda words: found[words][CHOSEN_BY]) for row, found in records.items()}
-    rows = []
-    for change in (*CHANGED, *(change for row in ordered for change in OF_ONE.get(row, ()))):
-        cells = [_chosen(records[row].get(change.words), change.words == best[row]) for row in ordered]
-        rows.append([change.words, *cells])
-    used = [one for found in records.values() for one in found.values()]
-    return f"{tables.draw(['', *(f'`{row}`' for row in ordered)], rows)}\n\n{_measured(used, counted)}"
+    records, rows = drawn
+    header = ["", *(f"`{row}`" for row in records)]
+    return f"{tables.draw(header, rows)}\n\n{_measured(_all(records.values()), counted)}"
 
 
 def confirm_table(work: Path, counted: dict) -> str | None:
-    """Validation accuracy of what helped by one seed, the mean over two, and what a token takes beside the first."""
-    records = {
-        row: {
-            words: [found for case in cases if (found := case.record()) is not None] for words, cases in changed.items()
-        }
-        for row, changed in recipe_cases.confirm_cases(work).items()
-    }
-    used = [one for changed in records.values() for found in changed.values() for one in found]
-    if not used:
+    """The same of what helped, tried on all of the text, and what a token takes beside the first."""
+    changes = (*CONFIRMED, *itertools.chain(*CONFIRMED_OF_ONE.values()))
+    drawn = _by_row(recipe_cases.confirm_cases(work), changes)
+    if drawn is None:
         return None
-    # One seed says nothing here.
-    records = {
-        row: {words: found for words, found in changed.items() if len(found) == len(TWO_SEEDS)}
-        for row, changed in sorted(records.items(), key=lambda item: _after_the_transformer(item[0]))
-    }
-    means = {
-        row: {words: _mean(found, CHOSEN_BY) for words, found in changed.items()} for row, changed in records.items()
-    }
-    rows = []
-    for change in (*CONFIRMED, *(change for row in records for change in CONFIRMED_OF_ONE.get(row, ()))):
-        cells = []
-        for found in means.values():
-            mean = found.get(change.words)
-            cells.append(
-                ABSENT if mean is None else percent(mean) if mean < max(found.values()) else f"**{percent(mean)}**"
-            )
+    records, rows = drawn
+    first = CONFIRMED[0].words
+    for change, cells in zip(changes, rows, strict=True):
         slower = [
-            _mean(changed[CONFIRMED[0].words], "tokens_per_second") / _mean(changed[change.words], "tokens_per_second")
+            _mean(changed[first], "tokens_per_second") / _mean(changed[change.words], "tokens_per_second")
             for changed in records.values()
-            if change.words in changed and CONFIRMED[0].words in changed
+            if change.words in changed and first in changed
         ]
-        rows.append([change.words, *cells, f"{statistics.median(slower):.2f}" if slower else ABSENT])
+        cells.append(f"{statistics.median(slower):.2f}" if slower else ABSENT)
     header = ["", *(f"`{row}`" for row in records), "time of a token"]
-    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+    return f"{tables.draw(header, rows)}\n\n{_measured(_all(records.values()), counted)}"
+
+
+def _by_row(cases: dict, changes: tuple[Change, ...]) -> tuple[dict[str, dict[str, list]], list[list[str]]] | None:
+    """(row -> words -> records of its seeds, lines of a table with a row of the models in each column).
+
+    The transformer is the first; the best of each column is bold. None where no seeds have finished.
+    """
+    records = {row: _whole(changed) for row, changed in cases.items()}
+    records = {row: records[row] for row in sorted(records, key=_after_the_transformer) if records[row]}
+    if not records:
+        return None
+    best = {row: max(_mean(seeds, CHOSEN_BY) for seeds in found.values()) for row, found in records.items()}
+    lines = []
+    for change in changes:
+        cells = []
+        for row, found in records.items():
+            seeds = found.get(change.words)
+            shown = ABSENT if seeds is None else _accuracy(seeds)
+            cells.append(f"**{shown}**" if seeds is not None and _mean(seeds, CHOSEN_BY) == best[row] else shown)
+        lines.append([change.words, *cells])
+    return records, lines
+
+
+def _whole(cases: dict) -> dict:
+    """Key -> records of the seeds, where all have finished: one of them says nothing."""
+    found = {key: [case.record() for case in seeds] for key, seeds in cases.items()}
+    return {key: records for key, records in found.items() if None not in records}
+
+
+def _all(found: Iterable[dict]) -> list[dict]:
+    """The records of several `_whole`."""
+    return [record for changed in found for seeds in changed.values() for record in seeds]
+
+
+def _accuracy(seeds: list[dict], figure: str = CHOSEN_BY) -> str:
+    return _with_deviation([100 * one[figure] for one in seeds], 1)
+
+
+def _loss(seeds: list[dict], figure: str = "validation_loss") -> str:
+    return _with_deviation([one[figure] for one in seeds], 2)
 
 
 def longer_table(work: Path, counted: dict) -> str | None:
     """Validation accuracy and loss of long runs with each share of masked tokens."""
-    cases = recipe_cases.longer_cases(work)
-    found = {row: {words: case.record() for words, case in changed.items()} for row, changed in cases.items()}
-    used = [one for records in found.values() for one in records.values() if one is not None]
-    if not used:
+    found = {row: _whole(changed) for row, changed in recipe_cases.longer_cases(work).items()}
+    if not any(found.values()):
         return None
     rows = []
     for change in SHARES:
-        cells = []
-        for row in LONGER_ROWS:
-            one = found[row][change.words]
-            cells += [ABSENT] * 2 if one is None else [percent(one[CHOSEN_BY]), f"{one['validation_loss']:.2f}"]
-        rows.append([change.words, *cells])
+        seeds = [found[row].get(change.words) for row in LONGER_ROWS]
+        cells = ([ABSENT] * 2 if one is None else [_accuracy(one), _loss(one)] for one in seeds)
+        rows.append([change.words, *itertools.chain(*cells)])
     header = ["", *(cell for row in LONGER_ROWS for cell in (f"`{row}`", "loss"))]
-    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+    return f"{tables.draw(header, rows)}\n\n{_measured(_all(found.values()), counted)}"
 
 
 def _mean(found: list[dict], figure: str) -> float:
@@ -175,42 +188,32 @@ def _after_the_transformer(row: str) -> bool:
 
 def larger_table(work: Path, counted: dict) -> str | None:
     """Accuracy and loss of a larger model by the recipe and by others."""
-    records = {words: case.record() for words, case in recipe_cases.larger_cases(work).items()}
-    used = [found for found in records.values() if found is not None]
-    if not used:
+    found = _whole(recipe_cases.larger_cases(work)[LARGER_ROW])
+    if not found:
         return None
     rows = []
     for change in LARGER_CHANGES:
-        found = records[change.words]
+        seeds = found.get(change.words)
         cells = [ABSENT] * 3
-        if found is not None:
-            cells = [percent(found[CHOSEN_BY]), percent(found["masked_accuracy"]), f"{found['loss']:.2f}"]
+        if seeds is not None:
+            cells = [_accuracy(seeds), _accuracy(seeds, "masked_accuracy"), _loss(seeds, "loss")]
         rows.append([change.words, *cells])
     header = ["", "validation, %", "test, %", "loss on test"]
-    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+    return f"{tables.draw(header, rows)}\n\n{_measured(_all([found]), counted)}"
 
 
 def factor_table(work: Path, _counted: dict) -> str | None:
-    """Validation accuracy and loss of Paramixer with other numbers of factors, by the length of rows: seeds' means."""
-    cases = recipe_cases.factor_cases(work)
-    found = {
-        length: {words: [case.record() for case in seeds] for words, seeds in changed.items()}
-        for length, changed in cases.items()
-    }
-    used = [one for changed in found.values() for seeds in changed.values() for one in seeds if one is not None]
-    if not used:
+    """Validation accuracy and loss of Paramixer with other numbers of factors, by the length of rows."""
+    found = {length: _whole(changed) for length, changed in recipe_cases.factor_cases(work).items()}
+    if not any(found.values()):
         return None
     rows = []
     for change in factor_changes(FACTORS_LENGTHS[0]):
-        cells = []
-        for changed in found.values():
-            these = changed[change.words]
-            is_whole = None not in these
-            accuracy = percent(_mean(these, CHOSEN_BY)) if is_whole else ABSENT
-            cells += [accuracy, f"{_mean(these, 'validation_loss'):.2f}" if is_whole else ABSENT]
-        rows.append([change.words, *cells])
+        seeds = [changed.get(change.words) for changed in found.values()]
+        cells = ([ABSENT] * 2 if one is None else [_accuracy(one), _loss(one)] for one in seeds)
+        rows.append([change.words, *itertools.chain(*cells)])
     header = ["", *(cell for length in found for cell in (f"N = {length}", "loss"))]
-    made = tables.measured((one["made"] for one in used), f"`{COMMAND}`. ")
+    made = tables.measured((one["made"] for one in _all(found.values())), f"`{COMMAND}`. ")
     return f"{tables.draw(header, rows)}\n\n{made}"
 
 
@@ -262,24 +265,19 @@ def _two(values: list[float], bigram: float) -> list[str]:
 
 
 def curve_table(work: Path, counted: dict) -> str | None:
-    """Accuracy of ever longer runs, and the least tokens after which a model is past the bigram."""
-    curves = {row: [case.record() for case in cases] for row, cases in recipe_cases.curve_cases(work).items()}
-    used = [found for records in curves.values() for found in records if found is not None]
-    if not used:
+    """Accuracy of ever longer runs, and the least tokens after which the mean of a model's seeds is past the bigram."""
+    lengths = [length for length in recipe_cases.LENGTHS if length <= counted["about"]["curve_tokens"]]
+    curves = {row: _whole(cases) for row, cases in recipe_cases.curve_cases(work).items()}
+    if not any(curves.values()):
         return None
     bar = counted["curve"]
-    lengths = [length for length in recipe_cases.LENGTHS if length <= counted["about"]["curve_tokens"]]
     rows = [["interpolated bigram of as many tokens", *(percent(at(bar, length)[0]) for length in lengths), ""]]
-    for row, records in sorted(curves.items(), key=lambda item: _after_the_transformer(item[0])):
-        cells = [ABSENT if found is None else percent(found["masked_accuracy"]) for found in records]
-        passed = [
-            f"{length / 1e6:g} M"
-            for length, found in zip(lengths, records, strict=True)
-            if found is not None and passes(found, bar, length)
-        ]
+    for row, found in sorted(curves.items(), key=lambda item: _after_the_transformer(item[0])):
+        cells = [_accuracy(found[length], "masked_accuracy") if length in found else ABSENT for length in lengths]
+        passed = [f"{length / 1e6:g} M" for length, seeds in found.items() if passes(seeds, bar, length)]
         rows.append([f"`{row}`", *cells, *(passed[:1] or ["not yet"])])
     header = ["", *(f"{length / 1e6:g} M" for length in lengths), "past the bigram with"]
-    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+    return f"{tables.draw(header, rows)}\n\n{_measured(_all(curves.values()), counted)}"
 
 
 def _measured(found, counted: dict) -> str:

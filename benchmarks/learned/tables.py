@@ -1,5 +1,6 @@
 """The tables of docs/learning.md, drawn from the runs that have finished."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import tables
@@ -19,7 +20,21 @@ UNITS = {
     "validation_loss": "nats",
     "tokens_per_second": "tokens/s",
 }
+# Of probes: name in a record, in words.
+INFLUENCES = {"influence_before": "influence before training", "influence": "influence"}
 REACHED = 0.9
+
+
+def recorded(values: dict) -> Iterator[tuple[str, float, str]]:
+    """(figure, value, unit) of what benchmarks/results.csv gets of a run."""
+    for figure, unit in UNITS.items():
+        if figure in values:
+            yield figure, values[figure], unit
+    for name, words in INFLUENCES.items():
+        for distance, value in values.get(name, {}).items():
+            # At 0 it is 1 by definition.
+            if int(distance) > 0:
+                yield f"{words} at {distance}", value, "ratio"
 
 
 def redraw(path: Path, work: Path) -> None:

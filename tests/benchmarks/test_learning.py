@@ -136,6 +136,15 @@ def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
     assert text.count("Measured 2026-01-02 on one core, commits abc.") == 1
 
 
+def test_a_runs_influence_is_recorded_with_its_accuracy(script):
+    values = {"accuracy": 0.5, "influence": {0: 1.0, 4: 0.25}, "influence_before": {0: 1.0, 4: 0.75}, "made": {}}
+    assert list(script("learned.tables").recorded(values)) == [
+        ("accuracy", 0.5, "fraction"),
+        ("influence before training at 4", 0.75, "ratio"),
+        ("influence at 4", 0.25, "ratio"),
+    ]
+
+
 def test_the_document_has_the_marks(script):
     cases = script("learned.cases")
     text = (cases.ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
