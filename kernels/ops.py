@@ -8,6 +8,7 @@ Those worth writing by hand have kernels in C++ and Triton, too: CONTRIBUTING.md
 from .attention.interface import feature_attention, linear_attention
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
+from .linear.interface import linear
 from .linear_cross_entropy.interface import linear_cross_entropy
 from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
@@ -30,6 +31,7 @@ __all__ = [
     "implementation",
     "lifting_analysis",
     "lifting_synthesis",
+    "linear",
     "linear_attention",
     "linear_cross_entropy",
     "link_mix",

@@ -66,7 +66,7 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
     if operation not in OPERATIONS and operation not in ON_CPUS_ALONE:
         raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *ON_CPUS_ALONE])}")
     name = _implementation(operation, device, form)
-    _note(operation, name)
+    note(operation, name)
     return name
 
 
@@ -74,9 +74,7 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
     if _forced:
         return _forced[-1] if _has(operation, _forced[-1]) else "portable"
     kind = torch.device(device).type
-    choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
-    if choice not in CHOICES:
-        raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
+    choice = asked()
     if choice == "triton" and operation in ON_CPUS_ALONE:
         return "portable"
     if choice in _MODULES:
@@ -89,6 +87,18 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
     if kind == GPU:
         return "triton" if may_prove(operation) and _is_proved(operation, torch.device(device), form) else "portable"
     return "cpu" if obstacle(operation, "cpu", kind) is None else "portable"
+
+
+def asked() -> str:
+    """One of CHOICES: what LONGMIX_KERNELS says, or the context that is open.
+
+    Raises:
+        ValueError: it says something else.
+    """
+    choice = _forced[-1] if _forced else os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
+    if choice not in CHOICES:
+        raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
+    return choice
 
 
 def _folder(operation: str) -> str:
@@ -133,7 +143,8 @@ def _has(operation: str, name: str) -> bool:
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled
-def _note(operation: str, name: str) -> None:
+def note(operation: str, name: str) -> None:
+    """For `noted_choices`."""
     _chosen.setdefault(operation, set()).add(name)
 
 
@@ -231,7 +242,7 @@ def select(operation: str, device: torch.device, implementations: dict[str, Call
     The choice is made once for each call: the operator of the hand-written kernels, and its derivative later, run the
     kernels chosen then. On a GPU it depends on the arguments, and is made when they are there.
     """
-    if device.type == GPU and (os.environ.get(ENVIRONMENT_VARIABLE) or "auto") == "auto" and may_prove(operation):
+    if device.type == GPU and asked() == "auto" and may_prove(operation):
         return functools.partial(_run_proved, operation, device, implementations)
     return _function(implementation(operation, device), operation, implementations)
 

@@ -10,6 +10,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration import MixerConfig
 from .context import BatchContext
+from .plain_linear import linear
 from .wide_sums import LayerNorm
 
 
@@ -63,7 +64,7 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(B, N, D) -> (B, N, D)."""
-        return self.outer(self.activation(self.inner(hidden_states)))
+        return linear(self.outer, self.activation(linear(self.inner, hidden_states)))
 
 
 class Mixer(nn.Module):

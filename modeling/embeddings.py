@@ -7,6 +7,7 @@ from torch import nn
 
 from .configuration import MixerConfig
 from .masking import keep_valid
+from .plain_linear import linear
 from .wide_sums import Embedding, LayerNorm
 
 
@@ -58,7 +59,7 @@ class Embeddings(nn.Module):
             # Padding may hold any id, even one outside the vocabulary.
             embeddings = self.word_embeddings(keep_valid(input_ids, mask))
         elif values is not None:
-            embeddings = self.value_projection(keep_valid(values, mask).to(self.value_projection.weight.dtype))
+            embeddings = linear(self.value_projection, keep_valid(values, mask).to(self.value_projection.weight.dtype))
         else:
             embeddings = keep_valid(inputs_embeds, mask)
         if self.config.type_vocab_size:

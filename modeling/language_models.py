@@ -21,7 +21,7 @@ from .configuration import MixerConfig
 from .heads import MixerHeadOutput
 from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, decoded_loss
 from .model import MixerModel, MixerPreTrainedModel
-from .plain_linear import are_bare, are_unwatched
+from .plain_linear import are_bare, are_unwatched, linear
 from .precision import dtype_of_products
 from .wide_sums import LayerNorm
 
@@ -235,8 +235,8 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., D) -> (..., V)."""
-        return self.decoder(self.before_decoder(hidden_states))
+        return linear(self.decoder, self.before_decoder(hidden_states))
 
     def before_decoder(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., D) -> (..., D), of which `decoder` makes the logits."""
-        return self.norm(self.activation(self.dense(hidden_states)))
+        return self.norm(self.activation(linear(self.dense, hidden_states)))

@@ -7,6 +7,7 @@ over memory of a softmax, its derivative and a maximum, and room for all logits 
 import torch
 
 from ..build import INTEGERS, REALS, SIZE, WIDE_REALS, Function
+from ..linear.products import multiplies, product, product_of_columns
 from .labels import IGNORED_LABEL, refuse_other_labels
 
 FUNCTIONS = {
@@ -34,11 +35,15 @@ def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters)
     of_bias = weight.new_zeros(weight.shape[:1] if of_parameters and bias is not None else (0,), dtype=wide)
     for first in range(0, count, rows):
         part = slice(first, first + rows)
-        read, made = hidden[part], logits[: count - first]
-        torch.mm(read, weight.T, out=made)
+        read = hidden[part]
+        by_onednn = multiplies(read, weight)
+        made = product(read, weight) if by_onednn else torch.mm(read, weight.T, out=logits[: count - first])
         _to_gradients(made, wide_bias, labels[part], losses[part], is_right[part], of_hidden or of_parameters, of_bias)
         if of_hidden:
-            torch.mm(made, weight, out=of_rows[part])
+            if by_onednn:
+                of_rows[part] = product(made, weight.T)
+            else:
+                torch.mm(made, weight, out=of_rows[part])
         if of_parameters:
             _add_product(of_weight, made.T, read, first == 0)
     return losses.sum(), is_right.bool(), of_rows, of_weight, of_bias
@@ -48,7 +53,10 @@ def _add_product(total, left, right, is_first):
     """Add a product to the total, which has no numbers yet where it is the first."""
     if left.dtype == torch.float16:  # sums over rows that nothing scales are too large for it
         left, right = left.to(total.dtype), right.to(total.dtype)
-    if total.dtype == left.dtype:
+    if multiplies(left, right.T):
+        found = product_of_columns(left.T, right)
+        total.copy_(found) if is_first else total.add_(found)
+    elif total.dtype == left.dtype:
         torch.addmm(total, left, right, beta=0 if is_first else 1, out=total)
     elif is_first:
         total.copy_(left @ right)

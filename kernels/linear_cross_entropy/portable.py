@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from ..linear.interface import linear
 from .labels import IGNORED_LABEL
 
 
@@ -10,7 +11,7 @@ def linear_cross_entropy(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `longmix.kernels.ops.linear_cross_entropy`."""
-    logits = functional.linear(hidden, weight, bias)
+    logits = linear(hidden, weight, bias)
     return cross_entropy(logits, labels), are_right(logits, labels)
 
 

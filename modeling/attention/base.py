@@ -8,6 +8,7 @@ from longmix.kernels import ops
 from ..configuration import MixerConfig
 from ..context import BatchContext
 from ..masking import keep_valid
+from ..plain_linear import linear
 
 
 class Attention(nn.Module):
@@ -64,8 +65,7 @@ class Attention(nn.Module):
 
     def projected(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """(B, N, D) -> (B, N, 3 D), on padding the bias."""
-        # A part of a longer sequence is copied at once: else the bias would be added in a pass of its own.
-        return self.projection(keep_valid(hidden_states, attention_mask).contiguous())
+        return linear(self.projection, keep_valid(hidden_states, attention_mask))
 
     def heads_of(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What `projection` makes, (B, N, 3 D) -> queries, keys and values (B, H, N, d)."""
@@ -79,7 +79,7 @@ class Attention(nn.Module):
 
     def join(self, mixed: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """(B, H, N, d) -> (B, N, D) through the output projection, zero on padding."""
-        return keep_valid(self.output(mixed.transpose(1, 2).flatten(2)), attention_mask)
+        return keep_valid(linear(self.output, mixed.transpose(1, 2).flatten(2)), attention_mask)
 
     @property
     def dropout_probability(self) -> float:

@@ -7,6 +7,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import initialization as init
 
+from longmix.kernels import ops
+
 from ..derivatives import by_autograd
 
 
@@ -43,7 +45,7 @@ class _OfNormalised(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-        product = functional.linear(x, weight)
+        product = ops.linear(x, weight)
         # In this dtype are the norm and with it the result, whatever product and bias are.
         wide = torch.promote_types(product.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
@@ -62,7 +64,7 @@ class _OfNormalised(torch.autograd.Function):
                 # No norm: the second derivative of that is NaN at a token of zeros.
                 mean = x.to(inverse.dtype).square().mean(-1, keepdim=True)
                 # In the dtype of the forward pass: autocast may be over by now.
-                again_product = functional.linear(x.to(product.dtype), weight.to(product.dtype))
+                again_product = ops.linear(x.to(product.dtype), weight.to(product.dtype))
                 return torch.addcmul(bias, again_product, (mean + ctx.eps).rsqrt())
 
             return *by_autograd(again, [x, weight, bias], [gradient]), None
@@ -70,9 +72,9 @@ class _OfNormalised(torch.autograd.Function):
         # d(1 / rms) / dx = -x / (D rms^3), of which the products have one; their mean is within the range of fp16.
         by_norm = (of_product * product).mean(-1, keepdim=True, dtype=square.dtype)
         by_norm = torch.div(by_norm, square, out=x.new_empty(by_norm.shape))
-        of_x = (of_product @ weight.to(product.dtype)).to(x.dtype)
+        of_x = ops.linear(of_product, weight.mT.to(product.dtype)).to(x.dtype)
         of_x = torch.addcmul(of_x, x, by_norm, value=-product.shape[-1] / x.shape[-1])
-        of_weight = of_product.flatten(0, -2).mT @ x.flatten(0, -2).to(product.dtype)
+        of_weight = ops.linear(of_product.flatten(0, -2).mT, x.flatten(0, -2).mT.to(product.dtype))
         return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(bias.dtype), None
 
 

@@ -20,6 +20,7 @@ from ..heads import MixerForSequenceClassification, MixerForSequencePairClassifi
 from ..language_models import MixerForMaskedLM
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
+from ..plain_linear import linear
 from .block import ConverterBlock
 from .configuration_converter import ConverterConfig
 from .kernel_polynomial import KernelPolynomial, kernel_polynomial_loss
@@ -156,7 +157,7 @@ class LinearReadout(nn.Module):
 
     def forward(self, mixed: torch.Tensor) -> torch.Tensor:
         """Pairs (B, N, 2, D) -> (B, N, D)."""
-        return self.projection(mixed.flatten(2))
+        return linear(self.projection, mixed.flatten(2))
 
 
 class BlendedReadout(nn.Module):

@@ -7,6 +7,7 @@ from transformers import initialization as init
 
 from longmix.kernels.selection import stands_for
 
+from ..plain_linear import linear
 from .configuration_paramixer import ParamixerConfig
 
 # E[gelu(z)^2] for a normal z of variance 1 / 3, which uniform weights make of normalised inputs.
@@ -87,7 +88,7 @@ class LinkNetworks(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(B, N, D) -> (B, N, M, K)."""
-        inner = self.inner(hidden_states)
+        inner = linear(self.inner, hidden_states)
         if stands_for(inner.device) != "cpu":
             return _OuterLayers.apply(inner, self.outer_weight, self.outer_bias)
         hidden = functional.gelu(inner).unflatten(2, self.outer_weight.shape[:2])

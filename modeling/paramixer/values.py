@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from longmix.kernels.selection import stands_for
 
-from ..plain_linear import are_bare
+from ..plain_linear import are_bare, linear
 from ..precision import narrowed
 from .configuration_paramixer import ParamixerConfig
 from .links import PublishedLinear
@@ -24,10 +24,10 @@ class ValueNetwork(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(B, N, D) -> (B, N, D)."""
-        inner = self.inner(hidden_states)
+        inner = linear(self.inner, hidden_states)
         if stands_for(inner.device) != "cpu" and are_bare([self.outer]):
             return _Outer.apply(*narrowed(inner, self.outer.weight, self.outer.bias))
-        return self.outer(functional.gelu(inner))
+        return linear(self.outer, functional.gelu(inner))
 
 
 class _Outer(torch.autograd.Function):

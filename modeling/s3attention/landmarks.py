@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional
+
+from longmix.kernels import ops
 
 from ..context import BatchContext
 from ..plain_linear import are_bare
@@ -137,8 +138,8 @@ class _Projected(torch.autograd.Function):
         landmarks, weight, bias, of_all = _gathered(tokens, dense, hidden_states, parameters)
         ctx.save_for_backward(tokens, columns, dense, hidden_states, landmarks, weight, of_all, *parameters)
         return (
-            functional.linear(hidden_states, of_all, bias.index_select(0, dense)),
-            functional.linear(landmarks, weight[:-width], bias[:-width]),
+            ops.linear(hidden_states, of_all, bias.index_select(0, dense)),
+            ops.linear(landmarks, weight[:-width], bias[:-width]),
         )
 
     @staticmethod
@@ -148,10 +149,10 @@ class _Projected(torch.autograd.Function):
         if torch.is_grad_enabled():  # who differentiates the gradient gets these as functions of the inputs
             landmarks, weight, _, of_all = _gathered(tokens, dense, hidden_states, parameters)
         of_dense = of_dense.reshape(-1, of_all.shape[0])
-        of_hidden = of_dense @ of_all
-        of_hidden.index_add_(0, tokens, of_rows @ weight[:-width])
-        of_queries = of_dense.T @ hidden_states.reshape(-1, width)
-        of_others = (of_rows.T @ landmarks).index_add_(0, columns, of_queries[width:])
+        of_hidden = ops.linear(of_dense, of_all.T)
+        of_hidden.index_add_(0, tokens, ops.linear(of_rows, weight[:-width].T))
+        of_queries = ops.linear(of_dense.T, hidden_states.reshape(-1, width).T)
+        of_others = ops.linear(of_rows.T, landmarks.T).index_add_(0, columns, of_queries[width:])
         of_query_bias = of_dense.sum(0)
         of_other_bias = of_rows.sum(0).index_add_(0, columns, of_query_bias[width:])
         of_weights = (of_others[:width], of_others[width:], of_queries[:width])

@@ -3,14 +3,16 @@
 import torch
 from torch import nn
 
-from ..plain_linear import are_bare
+from longmix.kernels.linear.products import multiplies
+
+from ..plain_linear import are_bare, linear
 from ..precision import narrowed
 
 
 def project_mean(one: torch.Tensor, other: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
     """layer((one + other) / 2), of tensors (B, N, D) -> (B, N, out)."""
-    if not are_bare([layer]):
-        return layer((one + other) / 2)
+    if not are_bare([layer]) or multiplies(one, layer.weight, layer.bias):
+        return linear(layer, (one + other) / 2)
     one, other, weight, bias = narrowed(one, other, layer.weight, layer.bias)
     return _HalvedProjection.apply(one + other, weight, bias)
 

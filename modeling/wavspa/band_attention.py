@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from longmix.kernels.linear.products import multiplies
+
 from ..attention import Attention, SoftmaxAttention
 from ..context import BatchContext
 from ..masking import keep_valid
-from ..plain_linear import are_bare
+from ..plain_linear import are_bare, linear
 from ..precision import narrowed
 
 
@@ -66,8 +68,9 @@ def _bands(stack: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
 def linear_of_bands(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> torch.Tensor:
     """Each layer on the samples of its band, which follow each other: (J B, n, in) -> (J B, n, out)."""
     # A compiled graph writes the products side by side without being told.
-    if torch.compiler.is_compiling() or not are_bare(layers):
-        return torch.cat([layer(band) for layer, band in zip(layers, _bands(rows, len(layers)), strict=True)])
+    bands = _bands(rows, len(layers))
+    if torch.compiler.is_compiling() or not are_bare(layers) or multiplies(bands[0], layers[0].weight, layers[0].bias):
+        return torch.cat([linear(layer, band) for layer, band in zip(layers, bands, strict=True)])
     parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
     return _LinearOfBands.apply(*narrowed(rows, *parameters))
 

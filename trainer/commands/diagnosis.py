@@ -8,6 +8,7 @@ import warnings
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.linear import products
 from longmix.kernels.selection import obstacle
 
 from ..processes.precision import choose_precision
@@ -100,7 +101,8 @@ def _compilers() -> list[str]:
 def _kernels(problems: list[str]) -> list[tuple[str, str]]:
     """What runs on the CPU; the proofs say what does on a GPU."""
     try:
-        return [(f"kernel {name}", f"cpu: {_choice(name)}") for name in (*ops.OPERATIONS, *ops.ON_CPUS_ALONE)]
+        lines = [(f"kernel {name}", f"cpu: {_choice(name)}") for name in (*ops.OPERATIONS, *ops.ON_CPUS_ALONE)]
+        return [*lines, ("fp32 products", f"cpu: {'oneDNN' if products.is_chosen() else 'as torch multiplies'}")]
     except ValueError as error:
         problems.append(str(error))
         return [("kernels", "see below")]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from longmix.kernels.linear.products import by_torch
 from longmix.kernels.selection import noted_choices
 
 from ..checkpoints.resuming import resume
@@ -34,7 +35,7 @@ from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen_rate, write_configuration
 from .memory import refuse_beyond_memory
-from .precision import settle_gradients
+from .precision import multiplies_as_torch, settle_gradients
 from .settling import settle
 from .setup import Prepared, prepare
 from .speed import Interval, Utilisation, device_name
@@ -74,6 +75,9 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         # By the first rank for all: its run folder and its processor.
         settled = agree(world, lambda: settle(configuration, world.device) if world.is_first else None)
         configuration, chosen = world.from_first(settled)
+        run = Path(configuration.run.dir)
+        as_torch = agree(world, lambda: multiplies_as_torch(run) if world.is_first else None)
+        stack.enter_context(by_torch() if world.from_first(as_torch) else contextlib.nullcontext())
         prepared = agree(world, lambda: _prepare(configuration, world))
         if world.is_first:
             samples = sum(len(dataset) for dataset in prepared.data.train)

@@ -1,10 +1,11 @@
-"""The precision of a run that leaves it to the device: chosen once, and kept with the run."""
+"""The precision of a run that leaves it to the device, and who multiplies: chosen once, and kept with the run."""
 
 from pathlib import Path
 
 import torch
 
 from longmix.data_prep.errors import UserError
+from longmix.kernels.linear.products import NOTED
 
 from ..checkpoints import folders
 from ..engines.elastic import Layout, read_layout
@@ -12,6 +13,7 @@ from ..models.field_check import field_mistakes
 from ..processes.precision import choose_precision
 from ..settings import reading
 from ..settings.configuration import RunConfiguration
+from .folder import noted_facts
 from .own_files import CONFIG, is_run
 
 
@@ -40,6 +42,11 @@ def _kept_precision(run: Path) -> str | None:
         return noted
     layout = _last_layout(run)
     return layout.precision if layout else None
+
+
+def multiplies_as_torch(run: Path) -> bool:
+    """Whether a run has begun with torch's own products of fp32 matrices, as all runs of earlier versions have."""
+    return is_run(run) and " ".join(NOTED) not in str(noted_facts(run).get("kernels", ""))
 
 
 def settle_gradients(configuration: RunConfiguration, precision: str) -> str:

@@ -1,12 +1,14 @@
-"""A run that leaves its precision to the device keeps the one that it began with."""
+"""A run that leaves its precision to the device keeps the one that it began with, and those who multiply."""
 
 import pytest
 import yaml
 
 from longmix.data_prep.errors import UserError
+from longmix.kernels.linear import products
 from longmix.trainer.commands import check
 from longmix.trainer.commands.proposal import Command
 from longmix.trainer.run import precision
+from longmix.trainer.run.folder import noted_facts
 from longmix.trainer.settings import reading
 
 BF16, FP32 = ("bf16", "this processor has AVX512-BF16"), ("fp32", "this processor has no bf16 arithmetic")
@@ -64,3 +66,37 @@ def test_a_run_without_a_checkpoint_keeps_it_too(train, tmp_path, on):
     on(FP32)
     assert train(run, precision="auto").code == 0
     assert noted(run)["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("begins_with_ours", [False, True])
+def test_its_products_are_made_as_it_began(train, tmp_path, capsys, monkeypatch, begins_with_ours):
+    """Runs of earlier versions, and of other machines, note nothing of them."""
+    if not products.is_there():
+        pytest.skip("this build of torch has no oneDNN")
+    monkeypatch.setattr(products, "LEAST_WORK", 1)
+    made = []
+    product = products.product
+    monkeypatch.setattr(products, "product", lambda *tensors: made.append(1) or product(*tensors))
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    monkeypatch.setattr(products, "gains", lambda: begins_with_ours)
+    train(whole, precision="fp32")
+    assert train(run, precision="fp32", **{"run.stop_at_step": 3}).code == 75
+    assert bool(made) is begins_with_ours
+    made.clear()
+    monkeypatch.setattr(products, "gains", lambda: True)
+    assert train(run, precision="fp32").code == 0
+    assert bool(made) is begins_with_ours and "until here this run computed" not in capsys.readouterr().err
+    assert ("linear onednn" in noted_facts(run)["kernels"]) is begins_with_ours
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, run)]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_that_goes_on_with_other_products_says_so(train, tmp_path, capsys, monkeypatch):
+    if not products.is_there():
+        pytest.skip("this build of torch has no oneDNN")
+    run = tmp_path / "run"
+    monkeypatch.setattr(products, "gains", lambda: True)
+    assert train(run, precision="fp32", **{"run.stop_at_step": 3}).code == 75
+    monkeypatch.setattr(products, "gains", lambda: False)
+    assert train(run, precision="fp32").code == 0
+    assert "until here this run computed with the kernels linear onednn, linear_cross" in capsys.readouterr().err
