@@ -3,8 +3,8 @@
     python benchmarks/training_speed.py [--models NAME ...] [--steps 10] [--rounds 1] [--threads 2]
 
 Trains every model type of `configs/model/NAME_tiny.yaml` by `longmix train` on rows of 512 and of 2048 random tokens,
-with LONGMIX_KERNELS=portable and =auto in turn; the transformer, of which only the loss has a kernel, once. Both runs
-have to begin with the same loss and the same gradient, or there are no figures. Appends tokens per second, the median
+with LONGMIX_KERNELS=portable and =auto in turn. Both runs have to begin with the same loss and the same gradient, or
+there are no figures. Appends tokens per second, the median
 over the steps behind the first ones, to benchmarks/results.csv, and draws the table of docs/learning.md from that file.
 
     python benchmarks/training_speed.py --step-cost [--before PYTHON] [--models NAME ...] [--steps 40] [--rounds 3]
@@ -35,7 +35,6 @@ BENCHMARK = "training_speed"
 DOCUMENT = ROOT / "docs" / "learning.md"
 LENGTHS = (512, 2048)
 CHOICES = ("portable", "auto")
-BASELINE = "transformer"
 TOKENS_OF_A_STEP = 4096
 WARM_UP_STEPS = 3
 # Of two runs with the same weights and the same batch: fp32 rounding, summed in another order.
@@ -59,8 +58,7 @@ def main() -> None:
             write_samples(work / f"data-{length}", length, arguments.steps * TOKENS_OF_A_STEP // length)
         for model_type in arguments.models:
             for length in LENGTHS:
-                choices = ("auto",) if model_type == BASELINE else CHOICES
-                for choice, speeds in measure(work, model_type, length, choices, arguments).items():
+                for choice, speeds in measure(work, model_type, length, arguments).items():
                     record.append(
                         BENCHMARK,
                         case(model_type, length, choice),
@@ -100,19 +98,17 @@ def case(model_type: str, length: int, choice: str) -> str:
     return f"{model_type}, N={length}, {choice}"
 
 
-def measure(
-    work: Path, model_type: str, length: int, choices: tuple[str, ...], arguments: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Tokens per second of every counted step, for each of `choices`, whose runs take turns.
+def measure(work: Path, model_type: str, length: int, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Tokens per second of every counted step, for each of CHOICES, whose runs take turns.
 
     Raises:
         SystemExit: a run fails, or the runs compute different things.
     """
-    speeds = {choice: [] for choice in choices}
+    speeds = {choice: [] for choice in CHOICES}
     first_steps = []
     for number in range(arguments.rounds):
         # Whoever goes first does so in half of the rounds.
-        for choice in choices[:: -1 if number % 2 else 1]:
+        for choice in CHOICES[:: -1 if number % 2 else 1]:
             run = work / f"{model_type}-{length}-{choice}-{number}"
             words = ["train", *run_arguments(model_type, length, arguments.steps, work / f"data-{length}", run)]
             commands.longmix(words, work / "log", threads=arguments.threads, LONGMIX_KERNELS=choice)
@@ -122,7 +118,7 @@ def measure(
     for figure in ("loss", "grad_norm"):
         found = [step[figure] for step in first_steps]
         if not all(math.isclose(value, found[0], rel_tol=TOLERANCE) for value in found):
-            raise SystemExit(f"{model_type}, N={length}: {', '.join(choices)} begin with different {figure}: {found}")
+            raise SystemExit(f"{model_type}, N={length}: {', '.join(CHOICES)} begin with different {figure}: {found}")
     return speeds
 
 

@@ -58,7 +58,7 @@ def runs(speed, monkeypatch):
 
 
 def test_both_choices_take_turns_and_first_steps_do_not_count(speed, runs, tmp_path):
-    found = speed.measure(tmp_path, "flt", 512, speed.CHOICES, ARGUMENTS)
+    found = speed.measure(tmp_path, "flt", 512, ARGUMENTS)
     assert runs == [("portable", 2), ("auto", 2), ("auto", 2), ("portable", 2)]
     assert found == {"portable": [103, 104, 103, 104], "auto": [303, 304, 303, 304]}
 
@@ -68,7 +68,7 @@ def test_runs_that_compute_different_things_have_no_figures(speed, runs, figure,
     same = runs.first
     runs.first = lambda choice: {**same(choice), figure: 0.99 * same(choice)[figure]} if choice == "auto" else same("")
     with pytest.raises(SystemExit, match=f"flt, N=512: portable, auto begin with different {figure}"):
-        speed.measure(tmp_path, "flt", 512, speed.CHOICES, ARGUMENTS)
+        speed.measure(tmp_path, "flt", 512, ARGUMENTS)
 
 
 @pytest.mark.full
