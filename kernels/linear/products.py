@@ -84,8 +84,13 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """left (M, I) right (O, I)^T + bias, without a gradient; `left` is copied unless its rows lie side by side."""
-    right = right if right.is_contiguous() or right.mT.is_contiguous() else right.contiguous()
+    right = right if _has_rows(right) or _has_rows(right.mT) else right.contiguous()
     return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
+
+
+def _has_rows(matrix: torch.Tensor) -> bool:
+    """Whether its rows, each without gaps, follow each other: it may be a part of wider ones."""
+    return matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
 def product_of_columns(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -32,12 +32,14 @@ def drawn(leading, inputs, outputs, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("layout", ["rows", "columns", "apart"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "parts", "apart"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_results_and_gradients_are_those_of_float64(by_onednn, relative_rms, poisoned_memory, shape, layout, has_bias):
     values, weight, bias = drawn(*shape)
     if layout == "columns":
         values, weight = values.mT.contiguous().mT if values.dim() > 1 else values, weight.mT.contiguous().mT
+    elif layout == "parts":
+        values, weight = (torch.cat([part, part], -1)[..., : part.shape[-1]] for part in (values, weight))
     elif layout == "apart":
         values, weight = (torch.stack([part, part], -1)[..., 0] for part in (values, weight))
     tensors = [values, weight, bias][: 2 + has_bias]
@@ -186,6 +188,7 @@ def test_the_loss_of_a_layer_in_several_products_is_that_of_float64(by_onednn, r
     except BuildError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(cpu_kernels, "PRODUCT", 30 * 50)
+    monkeypatch.setattr(cpu_kernels, "WORDS", 40)
     hidden, weight, bias = drawn((100,), 20, 50)
     labels = torch.arange(100) % 50
     tensors = [tensor.requires_grad_() for tensor in (hidden, weight, bias)[: 2 + has_bias]]
