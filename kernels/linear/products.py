@@ -18,6 +18,8 @@ from ..selection import asked, note
 
 # Multiply-adds from which a product gains more than its call costs.
 LEAST_WORK = 1 << 21
+# Of fewer, torch's own may take less time, whatever the size.
+FEWEST_ROWS, FEWEST_CHANNELS = 8, 32
 # For `selection.noted_choices`, and in the config.yaml of a run.
 NOTED = ("linear", "onednn")
 CPU_FACTS = Path("/proc/cpuinfo")
@@ -37,7 +39,12 @@ def multiplies(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | Non
         return False
     note(*NOTED)  # whatever the size: a run that goes on goes on so
     fits = right.dim() == 2 and left.dim() > 1 and left.shape[-1] == right.shape[1]  # else torch says what is wrong
-    return fits and left.numel() * len(right) >= LEAST_WORK
+    return fits and _is_worth_it(left.numel() // max(left.shape[-1], 1), *right.shape)
+
+
+def _is_worth_it(rows: int, outputs: int, inputs: int) -> bool:
+    is_narrow = rows < FEWEST_ROWS or min(inputs, outputs) < FEWEST_CHANNELS
+    return rows * inputs * outputs >= LEAST_WORK and not is_narrow
 
 
 def is_chosen() -> bool:
@@ -84,13 +91,9 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """left (M, I) right (O, I)^T + bias, without a gradient; `left` is copied unless its rows lie side by side."""
-    right = right if _has_rows(right) or _has_rows(right.mT) else right.contiguous()
+    # Parts of wider matrices would be multiplied by a reference that takes a thousand times as long.
+    right = right if right.is_contiguous() or right.mT.is_contiguous() else right.contiguous()
     return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
-
-
-def _has_rows(matrix: torch.Tensor) -> bool:
-    """Whether its rows, each without gaps, follow each other: it may be a part of wider ones."""
-    return matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
 def product_of_columns(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,6 @@ FUNCTIONS = {
 # Logits of one product of matrices; more in half precision, where each product's share of the weight's gradient is
 # rounded and takes a pass of its own.
 PRODUCT, PRODUCT_IN_HALF = 1 << 22, 1 << 23
-# Words of which oneDNN makes the weight's gradient at a time, beside the gradient itself.
-WORDS = 4096
 
 
 def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters):
@@ -56,9 +54,8 @@ def _add_product(total, left, right, is_first):
     if left.dtype == torch.float16:  # sums over rows that nothing scales are too large for it
         left, right = left.to(total.dtype), right.to(total.dtype)
     if multiplies(left, right.T):
-        for part, of_words in zip(total.split(WORDS), left.split(WORDS), strict=True):
-            found = product_of_columns(of_words.T, right)
-            part.copy_(found) if is_first else part.add_(found)
+        found = product_of_columns(left.T, right)
+        total.copy_(found) if is_first else total.add_(found)
     elif total.dtype == left.dtype:
         torch.addmm(total, left, right, beta=0 if is_first else 1, out=total)
     elif is_first:

@@ -22,7 +22,8 @@ def by_onednn(monkeypatch):
     if not products.is_there():
         pytest.skip("this build of torch has no oneDNN")
     monkeypatch.setattr(products, "gains", lambda: True)
-    monkeypatch.setattr(products, "LEAST_WORK", 1)
+    for name in ("LEAST_WORK", "FEWEST_ROWS", "FEWEST_CHANNELS"):
+        monkeypatch.setattr(products, name, 1)
 
 
 def drawn(leading, inputs, outputs, dtype=torch.float32):
@@ -145,6 +146,23 @@ def test_small_products_are_torchs_to_the_last_bit(by_onednn, monkeypatch):
     assert len(found) == 1
 
 
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(8, 4096, 64), (8, 64, 4096), (1 << 14, 32, 32), (1 << 11, 32, 1 << 5)]
+)
+def test_narrow_products_are_torchs(monkeypatch, rows, inputs, outputs):
+    monkeypatch.setattr(products, "is_chosen", lambda: True)
+
+    def takes(*sizes):
+        rows, inputs, outputs = sizes
+        return products.multiplies(torch.empty(rows, inputs), torch.empty(outputs, inputs))
+
+    assert takes(rows, inputs, outputs)
+    for index, (size, least) in enumerate(zip((rows, inputs, outputs), (8, 32, 32), strict=True)):
+        sizes = [2 * rows, 2 * inputs, 2 * outputs]
+        sizes[index] = least - 1
+        assert size < least or not takes(*sizes)
+
+
 def test_compiled_and_exported_programs_have_none_of_it(by_onednn):
     values, weight, bias = drawn((50,), 20, 30)
     layer = torch.nn.Linear(20, 30)
@@ -188,7 +206,6 @@ def test_the_loss_of_a_layer_in_several_products_is_that_of_float64(by_onednn, r
     except BuildError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(cpu_kernels, "PRODUCT", 30 * 50)
-    monkeypatch.setattr(cpu_kernels, "WORDS", 40)
     hidden, weight, bias = drawn((100,), 20, 50)
     labels = torch.arange(100) % 50
     tensors = [tensor.requires_grad_() for tensor in (hidden, weight, bias)[: 2 + has_bias]]
