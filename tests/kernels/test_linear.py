@@ -146,9 +146,7 @@ def test_small_products_are_torchs_to_the_last_bit(by_onednn, monkeypatch):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "inputs", "outputs"), [(8, 4096, 64), (8, 64, 4096), (1 << 14, 32, 32), (1 << 11, 32, 1 << 5)]
-)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(8, 4096, 64), (8, 64, 4096), (1 << 14, 32, 32)])
 def test_narrow_products_are_torchs(monkeypatch, rows, inputs, outputs):
     monkeypatch.setattr(products, "is_chosen", lambda: True)
 
@@ -157,10 +155,10 @@ def test_narrow_products_are_torchs(monkeypatch, rows, inputs, outputs):
         return products.multiplies(torch.empty(rows, inputs), torch.empty(outputs, inputs))
 
     assert takes(rows, inputs, outputs)
-    for index, (size, least) in enumerate(zip((rows, inputs, outputs), (8, 32, 32), strict=True)):
+    for index, least in enumerate((8, 32, 32)):
         sizes = [2 * rows, 2 * inputs, 2 * outputs]
         sizes[index] = least - 1
-        assert size < least or not takes(*sizes)
+        assert not takes(*sizes)
 
 
 def test_compiled_and_exported_programs_have_none_of_it(by_onednn):
