@@ -19,6 +19,8 @@ from .wandb_log import WandbLog
 
 # TensorBoard's tags, and their folder, of curves over the tokens that training has read.
 BY_TOKENS = "by_tokens"
+# The record of a model that was made: its kind, and the step that it is of. Earlier versions wrote none.
+MODEL, OF_STEP = "model", "of_step"
 
 
 class RunLog:
@@ -54,7 +56,8 @@ class RunLog:
         if first_step > 0 and not path.exists():
             self.say(f"warning: {path} is missing: the records up to step {first_step} are lost, and the run goes on")
         try:
-            kept, damaged = _sorted_out(path, first_step, evaluation_due)
+            made_again = ("test", *["eval"] * evaluation_due, *[MODEL] * (first_step == last_step))
+            kept, damaged = _sorted_out(path, first_step, made_again)
             aside = _set_aside(path, damaged) if first_step > 0 and damaged else None
             write_text(path, "".join(kept))
             self._lines = _Lines(path)
@@ -90,6 +93,17 @@ class RunLog:
         if not self._active:
             return
         values = {name: None if is_bad(value) else value for name, value in figures.items()}
+        self._append(kind, step, values)
+        with self._drawing():
+            self._draw(kind, step, values, tokens)
+        self._console.show(kind, step, figures)
+
+    def note_model(self, step: int, of_step: int) -> None:
+        """The last step is done, and RUN/model is the model of `of_step`."""
+        if self._active:
+            self._append(MODEL, step, {OF_STEP: of_step})
+
+    def _append(self, kind: str, step: int, values: dict[str, Any]) -> None:
         try:
             self._lines.add(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             self._refused = False
@@ -97,12 +111,9 @@ class RunLog:
             if not self._refused:
                 self.say(f"metrics.jsonl refuses: {error.strerror}; its lines are held back until it takes them")
             self._refused = True
-        with self._drawing():
-            self._draw(kind, step, values, tokens)
         with self._sending():
             if self._wandb is not None:
                 self._wandb.record(kind, step, values)
-        self._console.show(kind, step, figures)
 
     def _draw(self, kind: str, step: int, values: dict[str, Any], tokens: int | None) -> None:
         if self._writers is None:
@@ -252,14 +263,14 @@ class _Lines:
                 file.close()
 
 
-def _sorted_out(path: Path, first_step: int, evaluation_due: bool) -> tuple[list[str], list[bytes]]:
+def _sorted_out(path: Path, first_step: int, made_again: tuple[str, ...]) -> tuple[list[str], list[bytes]]:
     """The records to keep of a file, and the lines in it that are none.
 
-    A run resumed from `first_step` makes the records of later steps and of the end again, at 0 all of them.
+    A run resumed from `first_step` makes the records of later steps again, those of `made_again` of this one, too, and
+    at 0 all of them.
     """
     if not os.path.lexists(path):
         return [], []
-    made_again = ("eval", "test") if evaluation_due else ("test",)
     kept, damaged = [], []
     with open_to_read(path) as file:
         lines = file.read().split(b"\n")

@@ -19,6 +19,7 @@ from longmix.data_prep.split_names import without_split
 from longmix.data_prep.state_files import parse, read_json
 from longmix.kernels.common.safe_files import read_input
 
+from ..checkpoints.run_log import MODEL, OF_STEP
 from ..settings import shuffling
 from ..settings.objectives import OBJECTIVES
 from ..settings.reading import PROVENANCE_KEY
@@ -203,6 +204,11 @@ class Run:
         return [record for record in self.records if record["kind"] == "eval"]
 
     @cached_property
+    def models(self) -> list[dict[str, Any]]:
+        """Records of the models that were made, each in place of the one before; runs of earlier versions have none."""
+        return [record for record in self.records if record["kind"] == MODEL]
+
+    @cached_property
     def figures(self) -> dict[str, float]:
         """The figures of the checkpoint that validation has chosen, else of the last step; see `split`."""
         if self.split == TEST:
@@ -228,6 +234,9 @@ class Run:
         best, every = self.value("checkpoint.best"), self.value("checkpoint.every_steps", 1)
         if best is None:
             return self.evaluations[-1]
+        if self.models:
+            step = self.models[-1].get(OF_STEP)
+            return next((record for record in reversed(self.evaluations) if record["step"] == step), {})
         sign = 1 if best["mode"] == "max" else -1
         saved = [
             record
@@ -390,7 +399,7 @@ def _problem(run: Run, failure: str | None) -> str | None:
             reason += ", and the losses of its last steps were not finite"
     elif run.split == TEST and not any(r["kind"] == TEST and r["step"] == last for r in run.records):
         reason = "has not read its test split yet"
-    elif not (run.folder / MODEL_CONFIG).is_file():
+    elif not (run.folder / MODEL_CONFIG).is_file() or (run.models and run.models[-1]["step"] != last):
         reason = "has not written its model yet"
     if reason is None:
         return None

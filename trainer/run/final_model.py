@@ -54,6 +54,7 @@ class FinalModel:
             if decision.stops:
                 return decision
         agree(self._world, lambda: self._publish(source) if self._world.is_first else None)
+        self._log.note_model(self._state.step, step)
         self._log.say(finished_line(self._folder, step))
         return Decision()
 

@@ -93,6 +93,46 @@ def test_the_chosen_checkpoint_is_that_of_the_run(train, data, tmp_path):
     assert run.hours > 0 and run.task == data.name and run.length == 24
 
 
+def test_figures_stay_those_of_the_model_where_checkpoints_come_at_other_steps_now(train, tmp_path):
+    """`checkpoint.every_steps` may change between the starts of a run, and a finished one is not made again."""
+    changes = {"eval.every_steps": 1, "checkpoint.every_steps": 3, "optim.max_steps": 7}
+    best = {"checkpoint.best": {"metric": "loss", "mode": "max"}}
+    train(tmp_path / "run", **changes, **best)
+    before = read_run(tmp_path / "run")
+    step = before.models[-1]["of_step"]
+    (record,) = (record for record in before.evaluations if record["step"] == step)
+    assert step in (3, 6, 7) and before.figures["loss"] == record["loss"] and before.models[-1]["step"] == 7
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("every_steps: 3", "every_steps: 1"), encoding="utf-8")
+    after = read_run(tmp_path / "run")
+    assert after.value("checkpoint.every_steps") == 1 and after.figures == before.figures
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
+    # Earlier versions noted no model: their steps are those of config.yaml, where the first is the worst here.
+    assert not read_run(tmp_path / "run").models and read_run(tmp_path / "run").figures != before.figures
+
+
+def test_a_run_that_goes_further_is_not_finished_before_it_has_made_its_model_anew(train, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    train(run, **{"optim.max_steps": 2, "data.test": None})
+    assert read_run(run).problem is None
+    model = (run / "model" / "model.safetensors").read_bytes()
+
+    further = {"optim.max_steps": 4, "data.test": None, "run.allow_changes": ["optim.max_steps"]}
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("longmix.trainer.export.publish.publish", killed)
+        train(run, **further)
+    assert (run / "model" / "model.safetensors").read_bytes() == model
+    assert read_run(run).problem == "not finished: has not written its model yet"
+    train(run, **further)
+    assert read_run(run).problem is None and [record["step"] for record in read_run(run).models] == [2, 4]
+    assert (run / "model" / "model.safetensors").read_bytes() != model
+
+
 def test_what_is_not_finished_or_has_failed_is_named_and_never_averaged(tmp_path, write_run, report_of):
     sweep = tmp_path / "sweep"
     for seed in (0, 1):

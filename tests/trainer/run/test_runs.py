@@ -57,6 +57,7 @@ def test_metrics_have_every_promised_figure(finished, read_metrics):
         ("train", 5),
         ("train", 6),
         ("eval", 6),
+        ("model", 6),
     ]
     train = [record for record in records if record["kind"] == "train"]
     assert [record["samples_seen"] for record in train] == [16, 32, 48, 64, 80, 96]
