@@ -206,8 +206,8 @@ def run_all(
 ) -> list[tuple[Case, Path]]:
     """Train what has not finished, note and append its figures as it ends; returns what failed, with its log."""
     waiting = [case for case in cases if case.record() is None and (rows is None or case.row in rows)]
-    # The longest first, so that none is left over at the end.
-    waiting.sort(key=lambda case: -case.distance)
+    # The longest of a seed first, so that none is left over at the end.
+    waiting.sort(key=lambda case: (case.variant if case.distance else "", -case.distance))
     failed = []
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(_train, case): case for case in waiting}

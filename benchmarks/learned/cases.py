@@ -1,6 +1,7 @@
 """The runs of benchmarks/learning.py: one case for each cell of its tables, each a command of longmix."""
 
 import functools
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 CONTROL = "no mixing"
 DISTANCES = (4, 16, 64, 256)
+PROBE_SEEDS = (0, 1)
 TASKS = ("copy", "lookup")
 RECORD = "learning.json"
 
@@ -139,23 +141,25 @@ _REWRITTEN = ("columns", "samples", "tokens", "shards", "packing")
 
 
 def probe_cases(work: Path) -> list[Case]:
-    """Every mixer, and the control, on every probe."""
+    """Every mixer, and the control, on every probe: all of them with the first seed, then with the second."""
     cases = []
-    for (task, distance), recipe in RECIPES.items():
+    for seed, (task, distance) in itertools.product(PROBE_SEEDS, RECIPES):
+        recipe = RECIPES[task, distance]
         for row in (CONTROL, *MODEL_TYPES):
             data = (control_folder if row == CONTROL else probe_folder)(work, task, distance)
             model_type = "transformer" if row == CONTROL else row
-            folder = work / "runs" / f"{task}-{distance}" / row.replace(" ", "-")
+            folder = work / "runs" / f"{task}-{distance}" / f"{row.replace(' ', '-')}-seed-{seed}"
             fields = {"model_type": model_type, **PROBE_FIELDS.get(row, {})}
             arguments = (
                 *map(str, probe_files(model_type)),
                 *(f"model.{name}={json.dumps(value)}" for name, value in fields.items()),
                 *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
+                f"run.seed={seed}",
                 *(f"batch.samples={recipe.batch}", f"batch.micro_batch={recipe.batch}"),
                 *(f"optim.max_steps={recipe.steps}", f"checkpoint.every_steps={recipe.steps}"),
                 *(f"eval.every_steps={recipe.steps}", "eval.samples=400", "precision=fp32", *SINGLE),
             )
-            cases.append(Case(task, row, distance, folder, arguments))
+            cases.append(Case(task, row, distance, folder, arguments, f"seed {seed}"))
     return cases
 
 

@@ -100,21 +100,21 @@ class IndependentAttention(SpectralAttention):
 
 
 @torch.no_grad()
-def put_at_neighbours(model: FLTForMaskedLM, radius: float = 0.5) -> None:
+def put_at_neighbours(model: FLTForMaskedLM, radius: float = 0.5, height: float = HEIGHT) -> None:
     """The first window of each head lies on the left, on the right, 2 to the left, ...; `radius` is half its width."""
     mask: SpectralMask = model.encoder.shared
     for head in range(mask.weight.shape[0]):
-        mask.weight[head, 0] = HEIGHT
+        mask.weight[head, 0] = height
         mask.offset[head, 0] = (0.5 + radius + head // 2) * (-1) ** head
         mask.spectrum.log_radius[head, 0] = math.log(radius)
 
 
 @torch.no_grad()
-def sharpen(model: FLTForMaskedLM) -> None:
+def sharpen(model: FLTForMaskedLM, factor: float = SHARPER) -> None:
     """Larger queries and keys: random features vary more, and so do the weights that they estimate."""
     for layer in model.encoder.layers:
         weight = layer.mixer.attention.projection.weight
-        weight[: 2 * WIDTH] *= SHARPER
+        weight[: 2 * WIDTH] *= factor
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,10 @@ ROWS = {
     "estimate-256": Row("256 features", {"num_random_features": 256}),
     "independent": Row("64 features, their projections not orthogonal", attention=IndependentAttention),
     "sharper": Row("64 features, queries and keys 4 times as large at the start", begin=sharpen),
+    "smoother": Row(
+        "64 features, queries and keys a quarter as large at the start",
+        begin=functools.partial(sharpen, factor=1 / SHARPER),
+    ),
     "rotary": Row("64 features of queries and keys with rotary positions", attention=RotaryAttention),
     "rotary-1024": Row(
         "1024 features of queries and keys with rotary positions", {"num_random_features": 1024}, RotaryAttention
@@ -151,6 +155,16 @@ ROWS = {
     "estimate-neighbours": Row("64 features, N starts at a neighbour", NARROW, begin=put_at_neighbours),
     "estimate-wide": Row(
         "64 features, N starts as 8 tokens on one side", NARROW, begin=functools.partial(put_at_neighbours, radius=4.0)
+    ),
+    "estimate-lower": Row(
+        "64 features, N starts at a neighbour, a third as high",
+        NARROW,
+        begin=functools.partial(put_at_neighbours, height=HEIGHT / 3),
+    ),
+    "estimate-higher": Row(
+        "64 features, N starts at a neighbour, twice as high",
+        NARROW,
+        begin=functools.partial(put_at_neighbours, height=2 * HEIGHT),
     ),
     "estimate-1024": Row(
         "1024 features, N starts at a neighbour", {**NARROW, "num_random_features": 1024}, begin=put_at_neighbours

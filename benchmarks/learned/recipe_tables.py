@@ -156,11 +156,11 @@ def _all(found: Iterable[dict]) -> list[dict]:
 
 
 def _accuracy(seeds: list[dict], figure: str = CHOSEN_BY) -> str:
-    return _with_deviation([100 * one[figure] for one in seeds], 1)
+    return with_deviation([100 * one[figure] for one in seeds], 1)
 
 
 def _loss(seeds: list[dict], figure: str = "validation_loss") -> str:
-    return _with_deviation([one[figure] for one in seeds], 2)
+    return with_deviation([one[figure] for one in seeds], 2)
 
 
 def longer_table(work: Path, counted: dict) -> str | None:
@@ -239,9 +239,9 @@ def seed_table(work: Path, counted: dict) -> str | None:
             [
                 f"`{row}`",
                 f"{sum(value > bar for value in accuracies)} of {len(accuracies)}",
-                _with_deviation([100 * value for value in accuracies], 1),
+                with_deviation([100 * value for value in accuracies], 1),
                 f"{percent(min(accuracies))} to {percent(max(accuracies))}",
-                _with_deviation([one["loss"] for one in found.values()], 2),
+                with_deviation([one["loss"] for one in found.values()], 2),
                 *_two([found[seed]["masked_accuracy"] for seed in TWO_SEEDS if seed in found], bigram),
             ]
         )
@@ -251,7 +251,7 @@ def seed_table(work: Path, counted: dict) -> str | None:
     return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
 
 
-def _with_deviation(values: list[float], digits: int) -> str:
+def with_deviation(values: list[float], digits: int) -> str:
     """Mean ± standard deviation over the seeds."""
     mean = f"{statistics.mean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
