@@ -46,8 +46,8 @@ def done():
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("setting", "kinds"),
-    [("two ranks", [("save", 1)]), ("one rank", [("evaluation", "all")])],
-    ids=["two-ranks", "one-rank"],
+    [("two ranks", [("save", 1)]), ("behind the loop", [("step", 0)]), ("one rank", [("evaluation", "all")])],
+    ids=["two-ranks", "behind-the-loop", "one-rank"],
 )
 def test_killed_and_resumed_it_is_the_same_run(faulty_runs, draw_faults, setting, kinds):
     faulty_runs.undisturbed(setting)

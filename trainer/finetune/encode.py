@@ -160,7 +160,7 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
         limit=limit,
         token_types=(getattr(config, "type_vocab_size", 0) or 0) > 1,
         literal=literal,
-        vocab_size=config.vocab_size,
+        vocab_size=getattr(config, "vocab_size", len(tokenizer)),  # CANINE hashes characters
     )
 
 

@@ -6,9 +6,13 @@ from typing import Any
 POSITIONS_AFTER_PADDING = (
     "camembert",
     "data2vec-text",
+    "esm",
     "ibert",
+    "layoutlmv3",
+    "lilt",
     "longformer",
     "luke",
+    "markuplm",
     "mpnet",
     "roberta",
     "roberta-prelayernorm",
