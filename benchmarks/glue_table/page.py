@@ -168,7 +168,7 @@ def _precision(results: dict[str, Any]) -> str:
         for precision in dict.fromkeys(run["precision"] for run in found["runs"]):
             alike.setdefault(precision, []).append(row)
     told = [f"{precision}{f' for {_names(rows)}' if len(alike) > 1 else ''}" for precision, rows in alike.items()]
-    return f"Pre-training ran in {', in '.join(told)}." if told else ""
+    return f"Pre-training ran in {', in '.join(told)}, fine-tuning, on CPUs, in fp32." if told else ""
 
 
 def _end(rate: float | None, searched: list[float]) -> str | None:

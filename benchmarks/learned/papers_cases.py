@@ -95,8 +95,9 @@ def _splits(work: Path, data: str) -> dict[str, str]:
     return {"train": str(folder / "train"), "eval": str(folder / "validation"), "test": str(folder / "test")}
 
 
-def _case(work: Path, task: str, data: str, row: str, samples: int, **sections: dict[str, Any]) -> Case:
+def _case(work: Path, task: str, data: str, row: str, samples: int, precision: str, **sections: dict[str, Any]) -> Case:
     values = {
+        "precision": precision,
         "extends": [str(CONFIGS / "tasks" / f"{task}.yaml"), str(CONFIGS / "mixer" / f"{row}.yaml")],
         "data": _splits(work, data),
         "model": {**SMALL, **OWN.get(row, {})},
@@ -120,7 +121,7 @@ def _synthetic(work: Path) -> list[Case]:
     for length, (samples, steps) in SYNTHETIC.items():
         for task in ("adding", "temporal-order"):
             for row in (*MIXERS, "transformer"):
-                case = _case(work, task.replace("-", "_"), f"{task}-{length}", row, samples)
+                case = _case(work, task.replace("-", "_"), f"{task}-{length}", row, samples, "fp32")
                 cases.append(case.with_steps(steps))
     behind = [f"{task}-128/{row}" for task in ("adding", "temporal-order") for row in ("paramixer", "s3attention")]
     return [*cases, *(_with_usual_deviation(case) for case in cases if case.name in behind)]
@@ -158,7 +159,7 @@ LONG_RANGE_TRIALS = tuple(
 
 def _long_range(work: Path) -> list[Case]:
     return [
-        _case(work, task, data, row, samples).with_steps(steps, evaluations=4)
+        _case(work, task, data, row, samples, "bf16").with_steps(steps, evaluations=4)
         for data, (task, samples, steps) in LONG_RANGE.items()
         for row in (*MIXERS, "transformer", "fnet")
     ]
@@ -179,6 +180,7 @@ def _forecasting(work: Path) -> list[Case]:
     cases = []
     for data, steps in (("etth1", 1056), ("exchange", 640), ("ettm2", 4296)):
         values = {
+            "precision": "fp32",
             "extends": [str(CONFIGS / "papers" / "s3attention_forecasting.yaml")],
             "data": _splits(work, data),
         }
@@ -206,7 +208,7 @@ def _language(work: Path) -> list[Case]:
         ("performer", "performer_causal", {}),
         ("transformer", "transformer", {}),
     ):
-        case = _case(work, "clm", "wikipedia", row, 2, optim=optim, eval={"samples": 100})
+        case = _case(work, "clm", "wikipedia", row, 2, "bf16", optim=optim, eval={"samples": 100})
         wider = {"hidden_size": 128, "intermediate_size": 512, "initializer_range": 0.02}
         model = {**case.values["model"], **wider, **model}
         cases.append(case.changed(model=model).renamed(f"wikipedia/{name}").with_steps(2000))

@@ -314,7 +314,7 @@ def test_rows_that_read_other_samples_are_named(script, budget):
 
 def test_the_precision_of_pre_training_is_told(script, budget):
     page, results = script("glue_table.page"), results_of(script, budget)
-    assert "Pre-training ran in bf16." in " ".join(page.render(results, "x").split())
+    assert "Pre-training ran in bf16, fine-tuning, on CPUs, in fp32." in " ".join(page.render(results, "x").split())
     results["rows"]["flt"]["runs"] = [{**run, "precision": "fp32"} for run in results["rows"]["transformer"]["runs"]]
     assert "ran in bf16 for `transformer`, in fp32 for `flt`." in " ".join(page.render(results, "x").split())
 
