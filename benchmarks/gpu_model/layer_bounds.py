@@ -1,6 +1,6 @@
-"""What layers may cost on GPUs by the model; a test fails beyond it.
+"""What layers, and each operation in all of its compiled forms, may cost on GPUs by the model; a test fails beyond it.
 
-python -m gpu_model.layer_bounds  # in benchmarks/: counts the layers of BOUNDED, and writes the bounds
+python -m gpu_model.layer_bounds  # in benchmarks/: counts the layers of BOUNDED, and operations; writes the bounds
 """
 
 import json
@@ -10,10 +10,13 @@ from pathlib import Path
 import torch
 
 from .cards import CARDS, Launch
-from .layers import BASELINE, LIFTING, Case, cases, count
+from .counting import counting
+from .launches import CASES, POSITIONS
+from .layers import BASELINE, LIFTING, Case, cases, count, document_lengths
 
-# {layer: {"documents" or "alone": {N: what `costs` gives}}}: of layers, and of each operation in them.
+# {LAYERS: {layer: {"documents" or "alone": {N: what `costs` gives}}}, OPERATIONS: what `operation_costs` gives}.
 BOUNDS = Path(__file__).with_name("layer_bounds.json")
+LAYERS, OPERATIONS = "layers", "operations"
 BOUNDED = (BASELINE, "flt", "paramixer", "converter", "wavspa", LIFTING, "s3attention")
 CARD = next(card for card in CARDS if card.name == "A100")
 # Bytes of a launch that has to keep a card busy.
@@ -25,17 +28,30 @@ def costs(case: Case) -> dict[str, object]:
     programs of a large launch; of each Triton kernel, by its name, (launches, gigabytes, 10^9 operations).
     """
     counted = count(case, torch.bfloat16, flash=True)
-    launches = counted.launches
+    memory = {"gigabytes kept": round(counted.kept / 1e9, 4), "gigabytes at most": round(counted.peak / 1e9, 4)}
+    return {**memory, **_launch_costs(counted.launches, digits=2)}
+
+
+def operation_costs() -> dict[str, dict[str, object]]:
+    """The same but for memory of every form in which an operation is compiled (launches.py), forward and backward, in
+    the last of its dtypes; of packed documents are those of 16,384 tokens in samples of 2,048.
+    """
+    found = {}
+    for name, case in CASES.items():
+        with counting(triton=True, documents=document_lengths(POSITIONS)) as launches:
+            case.call(case.dtypes[-1])
+        found[name] = _launch_costs(launches, digits=4)
+    return found
+
+
+def _launch_costs(launches: dict[Launch, float], digits: int) -> dict[str, object]:
     found = {
         "launches": sum(number * launch.launches for launch, number in launches.items()),
         "gigabytes": sum(number * launch.bytes for launch, number in launches.items()) / 1e9,
-        "gigabytes kept": counted.kept / 1e9,
-        "gigabytes at most": counted.peak / 1e9,
         "milliseconds": sum(1e3 * number * CARD.seconds(launch, True) for launch, number in launches.items()),
     }
+    rounded: dict[str, object] = {name: round(value, digits) for name, value in found.items()}
     programs = [launch.programs for launch in launches if _is_large(launch)]
-    digits = {"gigabytes kept": 4, "gigabytes at most": 4}
-    rounded: dict[str, object] = {name: round(value, digits.get(name, 2)) for name, value in found.items()}
     if programs:
         rounded["programs"] = min(programs)
     kernels = sorted({launch.name for launch in launches if launch.programs is not None})
@@ -65,10 +81,10 @@ def bounded() -> Iterator[tuple[Case, tuple[str, str, str]]]:
 
 def main() -> None:
     """Count, and write BOUNDS."""
-    bounds: dict[str, dict[str, dict[str, dict[str, object]]]] = {}
+    layers: dict[str, dict[str, dict[str, dict[str, object]]]] = {}
     for case, (layer, kind, positions) in bounded():
-        bounds.setdefault(layer, {}).setdefault(kind, {})[positions] = costs(case)
-    BOUNDS.write_text(json.dumps(bounds, indent=1) + "\n")
+        layers.setdefault(layer, {}).setdefault(kind, {})[positions] = costs(case)
+    BOUNDS.write_text(json.dumps({LAYERS: layers, OPERATIONS: operation_costs()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

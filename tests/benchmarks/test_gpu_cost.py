@@ -217,7 +217,7 @@ def sums(counted):
     return {of: total for of, total in found.items() if total}
 
 
-BOUNDS = json.loads((FOLDER / "gpu_model" / "layer_bounds.json").read_text(encoding="utf-8"))
+BOUNDS, OPERATIONS = json.loads((FOLDER / "gpu_model" / "layer_bounds.json").read_text(encoding="utf-8")).values()
 PLACES = [(layer, kind, length) for layer in BOUNDS for kind in BOUNDS[layer] for length in BOUNDS[layer][kind]]
 
 
@@ -252,22 +252,39 @@ def test_the_goals_that_are_missed_are_those_that_the_documents_name(script):
 
 @pytest.fixture(scope="module")
 def costs(triton):
-    """{place: costs} of all layers that have bounds, from a process of its own: Triton's interpreter, which other tests
-    run, has other blocks.
+    """{place: costs} of all layers that have bounds."""
+    return {
+        tuple(place): found for place, found in counted_alone("[[place, costs(case)] for case, place in bounded()]")
+    }
+
+
+def counted_alone(expression):
+    """What an expression gives in layer_bounds, in a process of its own: Triton's interpreter, which other tests run,
+    has other blocks.
     """
-    counted = "[[place, costs(case)] for case, place in bounded()]"
-    program = f"import json; from gpu_model.layer_bounds import bounded, costs; print(json.dumps({counted}))"
+    program = f"import json; from gpu_model.layer_bounds import *; print(json.dumps({expression}))"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=True)
-    return {tuple(place): found for place, found in json.loads(done.stdout)}
+    return json.loads(done.stdout)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("place", PLACES, ids=", ".join)
 def test_layers_cost_no_more_than_they_did(place, costs):
     layer, kind, length = place
-    found, bound = dict(costs[place]), BOUNDS[layer][kind][length]
+    assert_within(costs[place], BOUNDS[layer][kind][length])
+
+
+def test_operations_cost_no_more_than_they_did_in_any_form(triton):
+    found = counted_alone("operation_costs()")
+    assert found.keys() == OPERATIONS.keys()
+    for form, bound in OPERATIONS.items():
+        assert_within(found[form], bound)
+
+
+def assert_within(costs, bound):
+    found = dict(costs)
     assert found.pop("programs", 0) >= bound.get("programs", 0)
     kernels = found.pop("kernels", {})
     assert all(value <= bound[name] for name, value in found.items()), (found, bound)

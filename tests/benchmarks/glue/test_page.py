@@ -316,7 +316,9 @@ def test_the_precision_of_pre_training_is_told(script, budget):
     page, results = script("glue_table.page"), results_of(script, budget)
     assert "Pre-training ran in bf16, fine-tuning, on CPUs, in fp32." in " ".join(page.render(results, "x").split())
     results["rows"]["flt"]["runs"] = [{**run, "precision": "fp32"} for run in results["rows"]["transformer"]["runs"]]
-    assert "ran in bf16 for `transformer`, in fp32 for `flt`, fine-tuning" in " ".join(page.render(results, "x").split())
+    assert "ran in bf16 for `transformer`, in fp32 for `flt`, fine-tuning" in " ".join(
+        page.render(results, "x").split()
+    )
 
 
 def test_the_page_says_on_which_documents_rates_are_chosen(script, budget):
