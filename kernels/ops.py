@@ -9,6 +9,7 @@ from .attention.interface import feature_attention, linear_attention
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
 from .linear.interface import linear
+from .linear.products import weight_gradient
 from .linear_cross_entropy.interface import linear_cross_entropy
 from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
@@ -42,4 +43,5 @@ __all__ = [
     "token_givens_mix",
     "wavelet_analysis",
     "wavelet_synthesis",
+    "weight_gradient",
 ]

@@ -66,7 +66,7 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
     if operation not in OPERATIONS and operation not in ON_CPUS_ALONE:
         raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *ON_CPUS_ALONE])}")
     name = _implementation(operation, device, form)
-    note(operation, name)
+    _note(operation, name)
     return name
 
 
@@ -143,8 +143,7 @@ def _has(operation: str, name: str) -> bool:
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled
-def note(operation: str, name: str) -> None:
-    """For `noted_choices`."""
+def _note(operation: str, name: str) -> None:
     _chosen.setdefault(operation, set()).add(name)
 
 

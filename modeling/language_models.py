@@ -14,6 +14,7 @@ from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.utils import can_return_tuple
 
+from longmix.kernels.linear.products import few_rows, is_chosen
 from longmix.kernels.linear_cross_entropy.portable import are_right
 from longmix.kernels.selection import stands_for
 
@@ -134,9 +135,12 @@ class MixerLanguageModel(MixerPreTrainedModel):
 
 def _in_few_sizes(hidden_states: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states (M, D) and labels (M,), with rows that do not count behind them where it saves time (`ROWS`)."""
-    missing = -len(labels) % ROWS
-    is_half = dtype_of_products(hidden_states) in (torch.bfloat16, torch.float16)
-    if missing == 0 or not is_half or stands_for(hidden_states.device) != "cpu":
+    dtype, missing = dtype_of_products(hidden_states), 0
+    if stands_for(hidden_states.device) == "cpu" and dtype in (torch.bfloat16, torch.float16):
+        missing = -len(labels) % ROWS
+    elif stands_for(hidden_states.device) == "cpu" and dtype == torch.float32 and is_chosen():
+        missing = few_rows(len(labels)) - len(labels)
+    if missing == 0:
         return hidden_states, labels
     return functional.pad(hidden_states, (0, 0, 0, missing)), functional.pad(labels, (0, missing), value=IGNORED_LABEL)
 

@@ -25,5 +25,7 @@ def are_bare(layers: Sequence[nn.Module]) -> bool:
 
 def are_unwatched(modules: Iterable[nn.Module]) -> bool:
     """Whether a call of each does nothing but its `forward`: hooks watch, prune or change what it computes."""
+    if nn.modules.module._has_any_global_hook():
+        return False
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return not any("forward" in vars(module) or any(vars(module)[name] for name in hooks) for module in modules)

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.nn import functional
+from torch import nn
 
-from ..selection import asked, note
+from ..selection import asked
 
-# Multiply-adds from which a product gains more than its call costs.
-LEAST_WORK = 1 << 21
+# Multiply-adds from which a product gains more than its call costs, with one thread or several.
+LEAST_WORK = 1 << 23
 # Of fewer, torch's own may take less time, whatever the size.
 FEWEST_ROWS, FEWEST_CHANNELS = 8, 32
-# For `selection.noted_choices`, and in the config.yaml of a run.
-NOTED = ("linear", "onednn")
+# oneDNN compiles, and keeps, a program for every number of rows: numbers of at most so many binary digits are few.
+DIGITS = 4
 CPU_FACTS = Path("/proc/cpuinfo")
 
 
@@ -30,21 +30,40 @@ def multiplies(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | Non
 
     LONGMIX_KERNELS decides: with `auto` it does on AMD's processors with AVX-512, with `cpu` on all.
     """
-    if left.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False  # compilers and exported programs have their own
-    tensors = [tensor for tensor in (left, right, bias) if tensor is not None]
-    if any(tensor.dtype != torch.float32 or tensor.device != left.device for tensor in tensors):
-        return False
-    if torch.is_autocast_enabled("cpu") or not is_chosen():
-        return False
-    note(*NOTED)  # whatever the size: a run that goes on goes on so
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False  # whose sizes may be no numbers, and whose programs have products of their own
     fits = right.dim() == 2 and left.dim() > 1 and left.shape[-1] == right.shape[1]  # else torch says what is wrong
-    return fits and _is_worth_it(left.numel() // max(left.shape[-1], 1), *right.shape)
+    if not fits or (bias is not None and bias.shape != right.shape[:1]):
+        return False
+    rows = left.numel() // max(left.shape[-1], 1)
+    return _is_worth_it(rows, *right.shape) and is_chosen() and _are_plain(left, right, bias)
 
 
 def _is_worth_it(rows: int, outputs: int, inputs: int) -> bool:
     is_narrow = rows < FEWEST_ROWS or min(inputs, outputs) < FEWEST_CHANNELS
-    return rows * inputs * outputs >= LEAST_WORK and not is_narrow
+    return rows * inputs * outputs >= LEAST_WORK and not is_narrow and few_rows(rows) == rows
+
+
+def few_rows(rows: int) -> int:
+    """The smallest number of DIGITS binary digits, with zeros behind them, that is not smaller."""
+    unit = 1 << max(0, rows.bit_length() - DIGITS)
+    return -(-rows // unit) * unit
+
+
+def _are_plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether all are fp32 on a CPU and not wrapped, and nobody casts, transforms or looks at what is dispatched."""
+    if torch.is_autocast_enabled("cpu") or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return False
+    return all(
+        type(tensor) in (torch.Tensor, nn.Parameter)  # subclasses multiply as they do
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        for tensor in tensors
+        if tensor is not None
+    )
 
 
 def is_chosen() -> bool:
@@ -89,16 +108,22 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return _Linear.apply(inputs.flatten(0, -2), weight, bias).unflatten(0, inputs.shape[:-1])
 
 
+def weight_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """gradient (M, O)^T inputs (M, I), a linear layer's gradient by its weight; by the library that makes the layer."""
+    sizes = len(inputs), gradient.shape[1], inputs.shape[1]
+    if torch.compiler.is_compiling():
+        return gradient.mT @ inputs
+    if _is_worth_it(*sizes) and is_chosen() and _are_plain(gradient, inputs):
+        return _by_the_narrower(_Linear.apply, gradient, inputs)
+    return gradient.mT @ inputs
+
+
 def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """left (M, I) right (O, I)^T + bias, without a gradient; `left` is copied unless its rows lie side by side."""
     # Parts of wider matrices would be multiplied by a reference that takes a thousand times as long.
     right = right if right.is_contiguous() or right.mT.is_contiguous() else right.contiguous()
+    bias = None if bias is None else bias.contiguous()  # it is read as if it were
     return torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
-
-
-def product_of_columns(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """left (M, O)^T right (M, I), without a gradient, where `multiplies(left.mT, right.mT)`."""
-    return _by_the_narrower(product, left, right)
 
 
 def _by_the_narrower(multiply: Callable, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -109,16 +134,13 @@ def _by_the_narrower(multiply: Callable, left: torch.Tensor, right: torch.Tensor
 
 
 class _Linear(torch.autograd.Function):
-    """`product` with derivatives of every order, and under torch.func. It keeps what torch's own keeps."""
+    """`product` with derivatives of every order. It keeps what they need, as torch's own does."""
 
     @staticmethod
-    def forward(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def forward(ctx, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        of_inputs, of_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(inputs if of_weight else None, weight if of_inputs else None)
         return product(inputs, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx, inputs: tuple, output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -129,15 +151,3 @@ class _Linear(torch.autograd.Function):
             _by_the_narrower(_Linear.apply, gradient, inputs) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )
-
-    @staticmethod
-    def jvp(ctx, inputs: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-        kept_inputs, kept_weight = ctx.saved_tensors
-        parts = [] if inputs is None else [functional.linear(inputs, kept_weight)]
-        parts += [] if weight is None else [functional.linear(kept_inputs, weight)]
-        parts += [] if bias is None else [bias.expand(len(kept_inputs), -1)]
-        return sum(parts[1:], parts[0])
-
-    @staticmethod
-    def vmap(_info, dimensions: tuple, *tensors: torch.Tensor | None) -> tuple[torch.Tensor, int]:
-        return torch.func.vmap(functional.linear, dimensions)(*tensors), 0

@@ -7,7 +7,7 @@ over memory of a softmax, its derivative and a maximum, and room for all logits 
 import torch
 
 from ..build import INTEGERS, REALS, SIZE, WIDE_REALS, Function
-from ..linear.products import multiplies, product, product_of_columns
+from ..linear.products import few_rows, is_chosen, multiplies, product, weight_gradient
 from .labels import IGNORED_LABEL, refuse_other_labels
 
 FUNCTIONS = {
@@ -27,6 +27,8 @@ def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters)
     wide = torch.promote_types(hidden.dtype, torch.float32)
     # Of fewer rows than there are channels, adding a product to the weight's gradient would cost more than the product.
     rows = max((PRODUCT if hidden.dtype == wide else PRODUCT_IN_HALF) // vocabulary, width)
+    if is_chosen() and hidden.dtype == torch.float32:
+        rows = few_rows(rows)
     logits = hidden.new_empty(min(rows, count), vocabulary)
     wide_bias = None if bias is None else bias.to(wide)
     losses, is_right = hidden.new_empty(count, dtype=wide), torch.empty_like(labels)
@@ -45,23 +47,20 @@ def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters)
             else:
                 torch.mm(made, weight, out=of_rows[part])
         if of_parameters:
-            _add_product(of_weight, made.T, read, first == 0)
+            _add_product(of_weight, made, read, first == 0)
     return losses.sum(), is_right.bool(), of_rows, of_weight, of_bias
 
 
-def _add_product(total, left, right, is_first):
-    """Add a product to the total, which has no numbers yet where it is the first."""
-    if left.dtype == torch.float16:  # sums over rows that nothing scales are too large for it
-        left, right = left.to(total.dtype), right.to(total.dtype)
-    if multiplies(left, right.T):
-        found = product_of_columns(left.T, right)
-        total.copy_(found) if is_first else total.add_(found)
-    elif total.dtype == left.dtype:
-        torch.addmm(total, left, right, beta=0 if is_first else 1, out=total)
+def _add_product(total, made, read, is_first):
+    """Add made^T read to the total, which has no numbers yet where it is the first."""
+    if made.dtype == torch.float16:  # sums over rows that nothing scales are too large for it
+        made, read = made.to(total.dtype), read.to(total.dtype)
+    if total.dtype == made.dtype and not multiplies(read, total):
+        torch.addmm(total, made.T, read, beta=0 if is_first else 1, out=total)
     elif is_first:
-        total.copy_(left @ right)
+        total.copy_(weight_gradient(made, read))
     else:
-        total.add_(left @ right)
+        total.add_(weight_gradient(made, read))
 
 
 def _to_gradients(logits, bias, labels, losses, is_right, differentiates, of_bias):

@@ -74,7 +74,7 @@ class _OfNormalised(torch.autograd.Function):
         by_norm = torch.div(by_norm, square, out=x.new_empty(by_norm.shape))
         of_x = ops.linear(of_product, weight.mT.to(product.dtype)).to(x.dtype)
         of_x = torch.addcmul(of_x, x, by_norm, value=-product.shape[-1] / x.shape[-1])
-        of_weight = ops.linear(of_product.flatten(0, -2).mT, x.flatten(0, -2).mT.to(product.dtype))
+        of_weight = ops.weight_gradient(of_product.flatten(0, -2), x.flatten(0, -2).to(product.dtype))
         return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(bias.dtype), None
 
 

@@ -49,8 +49,12 @@ SETTINGS = {
         2,
         # Rotary positions, the default, and Muon: the recipe for small budgets in DeepSpeed.
         {
-            **{"deepspeed": "zero2", "precision": "bf16", "checkpoint.asynchronous": True},
-            **{"optim.name": "muon", "optim.update_rms": 0.5, "optim.momentum": 0.9},
+            "deepspeed": "zero2",
+            "precision": "bf16",
+            "checkpoint.asynchronous": True,
+            "optim.name": "muon",
+            "optim.update_rms": 0.5,
+            "optim.momentum": 0.9,
         },
     ),
     "stage 3": ("converter", 2, {"deepspeed": "zero3"}),

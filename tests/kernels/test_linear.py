@@ -3,14 +3,21 @@
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from longmix.kernels import ops
 from longmix.kernels.build import BuildError
 from longmix.kernels.linear import products
 from longmix.kernels.linear_cross_entropy import cpu_kernels
-from longmix.kernels.selection import noted_choices, plain
+from longmix.kernels.selection import plain
 from longmix.modeling import MODEL_TYPES
+from longmix.modeling.plain_linear import linear
+
+
+class Wrapped(torch.Tensor):
+    """A tensor that multiplies as it does."""
+
 
 # Leading sizes, inputs, outputs.
 SHAPES = [((1,), 1, 1), ((7,), 3, 5), ((130,), 33, 64), ((2, 65), 128, 31), ((3, 2, 20), 16, 200), ((0,), 8, 8)]
@@ -24,6 +31,27 @@ def by_onednn(monkeypatch):
     monkeypatch.setattr(products, "gains", lambda: True)
     for name in ("LEAST_WORK", "FEWEST_ROWS", "FEWEST_CHANNELS"):
         monkeypatch.setattr(products, name, 1)
+    monkeypatch.setattr(products, "DIGITS", 60)
+
+
+@pytest.fixture
+def made(by_onednn, monkeypatch):
+    """The arguments of the products that oneDNN has made."""
+    found, product = [], products.product
+    monkeypatch.setattr(products, "product", lambda *tensors: found.append(tensors) or product(*tensors))
+    return found
+
+
+@pytest.fixture
+def is_ours(made):
+    """is_ours(*arguments of ops.linear): whether oneDNN makes the product."""
+
+    def call(*tensors):
+        made.clear()
+        ops.linear(*tensors)
+        return len(made) == 1
+
+    return call
 
 
 def drawn(leading, inputs, outputs, dtype=torch.float32):
@@ -98,14 +126,7 @@ def test_derivatives_of_every_order_and_under_torch_func(by_onednn):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def is_ours(*tensors):
-    """Whether oneDNN makes a product."""
-    with noted_choices() as chosen:
-        ops.linear(*tensors)
-    return chosen.get("linear") == {"onednn"}
-
-
-def test_it_is_taken_for_fp32_alone(by_onednn):
+def test_it_is_taken_for_fp32_alone(is_ours):
     assert is_ours(*drawn((50,), 20, 30))
     for dtype in (torch.float64, torch.bfloat16):
         assert not is_ours(*drawn((50,), 20, 30, dtype))
@@ -116,7 +137,82 @@ def test_it_is_taken_for_fp32_alone(by_onednn):
     assert ops.linear(values.to("meta"), weight.to("meta"), bias.to("meta")).shape == (50, 30)
 
 
-def test_longmix_kernels_and_contexts_decide(by_onednn, monkeypatch):
+def test_wrapped_tensors_and_those_who_look_on_have_torchs_own(is_ours):
+    values, weight, bias = drawn((50,), 20, 30)
+    assert is_ours(values, torch.nn.Parameter(weight), torch.nn.Parameter(bias))
+    assert not is_ours(values, weight.as_subclass(Wrapped), bias)
+    assert ops.linear(values, weight.to_sparse(), None).shape == (50, 30)
+    with FlopCounterMode(display=False) as counter:
+        assert not is_ours(values, weight, bias)
+    assert counter.get_total_flops() == 2 * 50 * 20 * 30
+    layer = torch.nn.Linear(20, 30)
+    seen = []
+    assert linear(layer, values).equal(ops.linear(values, layer.weight, layer.bias)) and not seen
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *call: seen.append(call))
+    linear(layer, values)
+    handle.remove()
+    assert len(seen) == 1
+
+
+def test_any_bias_that_torch_takes(by_onednn, made):
+    values, weight, _ = drawn((50,), 20, 30)
+    strided, one = torch.randn(30, 2)[:, 0], torch.randn(1)
+    for bias in (strided, one.expand(30), one, one[0], torch.randn(1, 30), torch.randn(50, 30)):
+        found, truth = ops.linear(values, weight, bias), functional.linear(values, weight, bias)
+        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    assert len(made) == 2  # the others are not biases of the outputs
+
+
+def test_forward_derivatives_of_forward_derivatives(by_onednn):
+    values, weight, _ = drawn((50,), 20, 30)
+
+    def twice(linear):
+        def once(x):
+            return torch.func.jvp(lambda q: linear(q, weight).sin(), (x,), (x,))[1].sum()
+
+        return torch.func.jvp(once, (values,), (values,))[1]
+
+    torch.testing.assert_close(twice(ops.linear), twice(functional.linear))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(values, values)
+        found, truth = (
+            torch.autograd.forward_ad.unpack_dual(linear(dual, weight)).tangent
+            for linear in (ops.linear, functional.linear)
+        )
+    torch.testing.assert_close(found, truth)
+
+
+def test_it_keeps_what_derivatives_need_alone(made):
+    values, weight, bias = drawn((50,), 20, 30)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        ops.linear(values, weight.requires_grad_(), bias)
+        assert [tensor.shape for tensor in kept] == [(50, 20)]
+        kept.clear()
+        result = ops.linear(values.requires_grad_() * 1, weight.detach(), bias)
+        assert [tensor.shape for tensor in kept if tensor.dim()] == [(30, 20)]
+    assert len(made) == 2 and result.requires_grad
+
+
+def test_few_numbers_of_rows_are_compiled(monkeypatch, is_ours):
+    monkeypatch.setattr(products, "DIGITS", 4)
+    assert [products.few_rows(rows) for rows in (0, 1, 15, 16, 17, 416, 417, 1000, 1024)] == [
+        *(0, 1, 15, 16, 18, 416, 448, 1024, 1024)
+    ]
+    assert len({products.few_rows(rows) for rows in range(1 << 14)}) < 100
+    values, weight, bias = drawn((448,), 20, 30)
+    assert is_ours(values, weight, bias) and not is_ours(values[:447], weight, bias)
+
+
+def test_the_gradient_by_a_weight_alone(made):
+    gradient, inputs = torch.randn(64, 30), torch.randn(64, 20)
+    torch.testing.assert_close(ops.weight_gradient(gradient, inputs), gradient.mT @ inputs, rtol=1e-5, atol=1e-5)
+    assert len(made) == 1
+    with products.by_torch():
+        assert ops.weight_gradient(gradient, inputs).equal(gradient.mT @ inputs) and len(made) == 1
+
+
+def test_longmix_kernels_and_contexts_decide(is_ours, monkeypatch):
     tensors = drawn((50,), 20, 30)
     for name, expected in (("auto", True), ("cpu", True), ("portable", False), ("reference", False)):
         monkeypatch.setenv("LONGMIX_KERNELS", name)
@@ -135,18 +231,16 @@ def test_longmix_kernels_and_contexts_decide(by_onednn, monkeypatch):
         ops.linear(*tensors)
 
 
-def test_small_products_are_torchs_to_the_last_bit(by_onednn, monkeypatch):
+def test_small_products_are_torchs_to_the_last_bit(is_ours, monkeypatch):
     values, weight, bias = drawn((64,), 128, 256)
     monkeypatch.setattr(products, "LEAST_WORK", 64 * 128 * 256 + 1)
-    found = []
-    monkeypatch.setattr(products, "product", lambda *tensors: found.append(tensors) or torch.empty(64, 256))
-    assert ops.linear(values, weight, bias).equal(functional.linear(values, weight, bias)) and not found
+    assert not is_ours(values, weight, bias)
+    assert ops.linear(values, weight, bias).equal(functional.linear(values, weight, bias))
     monkeypatch.setattr(products, "LEAST_WORK", 64 * 128 * 256)
-    ops.linear(values, weight, bias)
-    assert len(found) == 1
+    assert is_ours(values, weight, bias)
 
 
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(8, 4096, 64), (8, 64, 4096), (1 << 14, 32, 32)])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(8, 1 << 15, 64), (8, 64, 1 << 15), (1 << 14, 32, 32)])
 def test_narrow_products_are_torchs(monkeypatch, rows, inputs, outputs):
     monkeypatch.setattr(products, "is_chosen", lambda: True)
 
@@ -217,7 +311,7 @@ def test_the_loss_of_a_layer_in_several_products_is_that_of_float64(by_onednn, r
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_models_have_the_same_loss_and_gradients(by_onednn, relative_rms, model_type):
+def test_models_have_the_same_loss_and_gradients(made, relative_rms, model_type):
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         model_type, vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
@@ -233,12 +327,12 @@ def test_models_have_the_same_loss_and_gradients(by_onednn, relative_rms, model_
         loss.backward()
         return loss.detach(), {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
-    with noted_choices() as chosen:
-        loss, gradients = run()
-    assert chosen["linear"] == {"onednn"}
-    with products.by_torch(), noted_choices() as chosen:
+    loss, gradients = run()
+    assert len(made) > 10
+    made.clear()
+    with products.by_torch():
         true_loss, true_gradients = run()
-    assert "linear" not in chosen and gradients.keys() == true_gradients.keys()
+    assert not made and gradients.keys() == true_gradients.keys()
     assert loss.item() == pytest.approx(true_loss.item(), rel=1e-6)
     for name, gradient in gradients.items():
         assert relative_rms(gradient, true_gradients[name], absolute_at_zero=True) < 2e-5, name

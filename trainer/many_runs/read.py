@@ -234,9 +234,10 @@ class Run:
         best, every = self.value("checkpoint.best"), self.value("checkpoint.every_steps", 1)
         if best is None:
             return self.evaluations[-1]
-        if self.models:
-            step = self.models[-1].get(OF_STEP)
-            return next((record for record in reversed(self.evaluations) if record["step"] == step), {})
+        step = self.models[-1].get(OF_STEP) if self.models else None
+        of_model = next((record for record in reversed(self.evaluations) if record["step"] == step), None)
+        if of_model is not None:
+            return of_model
         sign = 1 if best["mode"] == "max" else -1
         saved = [
             record

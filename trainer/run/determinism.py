@@ -85,7 +85,7 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
     """
     changed = {
         name: (_without_cores(before[name]), _without_cores(now[name]))
-        for name in ("threads", "processes", "device", "kernels")
+        for name in ("threads", "processes", "device", "kernels", "products")
         if name in before and _comparable(before[name]) != _comparable(now[name])
     }
     if "kernels" in changed:  # none of ours: those of PyTorch
@@ -99,6 +99,7 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
     notes = {
         "threads": ("{} threads in each process", "run.threads, or OMP_NUM_THREADS, sets the number"),
         "kernels": ("the kernels {}", "LONGMIX_KERNELS sets them; longmix doctor says what keeps some from running"),
+        "products": ("fp32 products by {}", "LONGMIX_KERNELS and the processor decide; longmix doctor says which"),
     }
     return [
         f"note: until here this run computed with {what.format(changed[name][0])}, and now with {changed[name][1]}: "

@@ -35,7 +35,7 @@ from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen_rate, write_configuration
 from .memory import refuse_beyond_memory
-from .precision import multiplies_as_torch, settle_gradients
+from .precision import PRODUCTS, TORCH, products_here, settle_gradients, settle_products
 from .settling import settle
 from .setup import Prepared, prepare
 from .speed import Interval, Utilisation, device_name
@@ -76,8 +76,9 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         settled = agree(world, lambda: settle(configuration, world.device) if world.is_first else None)
         configuration, chosen = world.from_first(settled)
         run = Path(configuration.run.dir)
-        as_torch = agree(world, lambda: multiplies_as_torch(run) if world.is_first else None)
-        stack.enter_context(by_torch() if world.from_first(as_torch) else contextlib.nullcontext())
+        products = agree(world, lambda: settle_products(run, world.device) if world.is_first else None)
+        products = world.from_first(products)
+        stack.enter_context(by_torch() if products == TORCH else contextlib.nullcontext())
         prepared = agree(world, lambda: _prepare(configuration, world))
         if world.is_first:
             samples = sum(len(dataset) for dataset in prepared.data.train)
@@ -88,7 +89,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         watchdog.share()
         model = agree(world, lambda: build(prepared, world))
         requests = requests if requests is not None else stack.enter_context(StopRequests())
-        return _Run(prepared, model, world, requests).train([chosen] if chosen else [])
+        return _Run(prepared, model, world, requests, products).train([chosen] if chosen else [])
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
@@ -109,9 +110,10 @@ class _Run:
         SharedMistake, UserError: as `train` does.
     """
 
-    def __init__(self, prepared: Prepared, model: torch.nn.Module, world: World, requests: StopRequests):
+    def __init__(self, prepared: Prepared, model: torch.nn.Module, world: World, requests: StopRequests, products: str):
         configuration = self.configuration = prepared.configuration
         self.prepared, self.model, self.world, self.requests = prepared, model, world, requests
+        self.products = products
         self.data, self.objective = prepared.data, prepared.objective
         self.folder = Path(configuration.run.dir)
         self.last_step = configuration.optim.max_steps
@@ -178,6 +180,7 @@ class _Run:
             "processes": self.world.size,
             "threads": torch.get_num_threads(),
             "kernels": self.kernels,
+            PRODUCTS: self.products,
             "parameters": parameters,
             "data": {
                 "task": manifest.report.get("task"),
@@ -187,7 +190,11 @@ class _Run:
         }
         if self.state.step > 0:
             self.resume_notes = [
-                *changed_circumstances(self.configuration.run, noted_facts(self.folder), facts),
+                *changed_circumstances(
+                    self.configuration.run,
+                    noted_facts(self.folder),
+                    {**facts, PRODUCTS: products_here(self.world.device)},
+                ),
                 *risen_rate(self.folder, self.configuration, self.state.step),
             ]
         write_configuration(self.folder, self.configuration, facts)

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from longmix.data_prep.errors import UserError
-from longmix.kernels.linear.products import NOTED
+from longmix.kernels.linear.products import is_chosen
 
 from ..checkpoints import folders
 from ..engines.elastic import Layout, read_layout
@@ -15,6 +15,9 @@ from ..settings import reading
 from ..settings.configuration import RunConfiguration
 from .folder import noted_facts
 from .own_files import CONFIG, is_run
+
+# The fact in config.yaml, and what it may be.
+PRODUCTS, ONEDNN, TORCH = "products", "oneDNN", "torch"
 
 
 def settle_precision(configuration: RunConfiguration, device: torch.device) -> tuple[str, str | None]:
@@ -44,9 +47,15 @@ def _kept_precision(run: Path) -> str | None:
     return layout.precision if layout else None
 
 
-def multiplies_as_torch(run: Path) -> bool:
-    """Whether a run has begun with torch's own products of fp32 matrices, as all runs of earlier versions have."""
-    return is_run(run) and " ".join(NOTED) not in str(noted_facts(run).get("kernels", ""))
+def settle_products(run: Path, device: torch.device) -> str:
+    """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as it began, and torch in those of earlier
+    versions, which noted nothing; or whoever makes them here."""
+    return noted_facts(run).get(PRODUCTS, TORCH) if is_run(run) else products_here(device)
+
+
+def products_here(device: torch.device) -> str:
+    """Who makes them in this process."""
+    return ONEDNN if device.type == "cpu" and is_chosen() else TORCH
 
 
 def settle_gradients(configuration: RunConfiguration, precision: str) -> str:

@@ -8,8 +8,10 @@ from longmix.kernels.linear import products
 from longmix.trainer.commands import check
 from longmix.trainer.commands.proposal import Command
 from longmix.trainer.run import precision
+from longmix.trainer.run.determinism import changed_circumstances
 from longmix.trainer.run.folder import noted_facts
 from longmix.trainer.settings import reading
+from longmix.trainer.settings.sections import RunSection
 
 BF16, FP32 = ("bf16", "this processor has AVX512-BF16"), ("fp32", "this processor has no bf16 arithmetic")
 
@@ -70,11 +72,11 @@ def test_a_run_without_a_checkpoint_keeps_it_too(train, tmp_path, on):
 
 @pytest.mark.parametrize("begins_with_ours", [False, True])
 def test_its_products_are_made_as_it_began(train, tmp_path, capsys, monkeypatch, begins_with_ours):
-    """Runs of earlier versions, and of other machines, note nothing of them."""
     if not products.is_there():
         pytest.skip("this build of torch has no oneDNN")
     for name in ("LEAST_WORK", "FEWEST_ROWS", "FEWEST_CHANNELS"):
         monkeypatch.setattr(products, name, 1)
+    monkeypatch.setattr(products, "DIGITS", 30)
     made = []
     product = products.product
     monkeypatch.setattr(products, "product", lambda *tensors: made.append(1) or product(*tensors))
@@ -85,19 +87,55 @@ def test_its_products_are_made_as_it_began(train, tmp_path, capsys, monkeypatch,
     assert bool(made) is begins_with_ours
     made.clear()
     monkeypatch.setattr(products, "gains", lambda: True)
+    if not begins_with_ours:  # earlier versions noted nothing
+        values = noted(run)
+        del values["provenance"]["products"]
+        (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
     assert train(run, precision="fp32").code == 0
     assert bool(made) is begins_with_ours and "until here this run computed" not in capsys.readouterr().err
-    assert ("linear onednn" in noted_facts(run)["kernels"]) is begins_with_ours
+    assert noted_facts(run)["products"] == ("oneDNN" if begins_with_ours else "torch")
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, run)]
     assert weights[0] == weights[1]
 
 
-def test_a_run_that_goes_on_with_other_products_says_so(train, tmp_path, capsys, monkeypatch):
+def test_a_start_with_other_products_says_so_and_the_next_one_goes_on_as_the_run_began(
+    train, tmp_path, capsys, monkeypatch
+):
     if not products.is_there():
         pytest.skip("this build of torch has no oneDNN")
     run = tmp_path / "run"
     monkeypatch.setattr(products, "gains", lambda: True)
-    assert train(run, precision="fp32", **{"run.stop_at_step": 3}).code == 75
+    assert train(run, precision="fp32", **{"run.stop_at_step": 2}).code == 75
     monkeypatch.setattr(products, "gains", lambda: False)
+    assert train(run, precision="fp32", **{"run.stop_at_step": 4}).code == 75
+    assert "until here this run computed with fp32 products by oneDNN, and now with torch: " in capsys.readouterr().err
+    with pytest.raises(UserError, match="cannot go on to the same bits: products was oneDNN and is now torch"):
+        changed_circumstances(RunSection("run", deterministic=True), {"products": "oneDNN"}, {"products": "torch"})
+    monkeypatch.setattr(products, "gains", lambda: True)
     assert train(run, precision="fp32").code == 0
-    assert "until here this run computed with the kernels linear onednn, linear_cross" in capsys.readouterr().err
+    assert noted_facts(run)["products"] == "oneDNN" and "until here" not in capsys.readouterr().err
+
+
+def test_a_run_in_half_precision_reads_its_test_split_as_it_began(
+    train, read_metrics, write_data, tmp_path, monkeypatch
+):
+    """Its model is read in fp32 at the end, whatever it trained in."""
+    if not products.is_there():
+        pytest.skip("this build of torch has no oneDNN")
+    for name in ("LEAST_WORK", "FEWEST_ROWS", "FEWEST_CHANNELS"):
+        monkeypatch.setattr(products, name, 1)
+    monkeypatch.setattr(products, "DIGITS", 30)
+    monkeypatch.setattr(products, "gains", lambda: True)
+    made = []
+    product = products.product
+    monkeypatch.setattr(products, "product", lambda *tensors: made.append(1) or product(*tensors))
+    write_data(tmp_path / "test", 20, 3, split="test")
+    best = {"metric": "loss", "mode": "min"}
+    changes = {"precision": "bf16", "data.test": str(tmp_path / "test"), "checkpoint.best": best}
+    train(tmp_path / "whole", **changes)
+    assert made
+    made.clear()
+    assert train(tmp_path / "run", **changes, **{"run.stop_at_step": 2}).code == 75
+    assert train(tmp_path / "run", **changes).code == 0 and made
+    whole, run = (read_metrics(tmp_path / name, "test") for name in ("whole", "run"))
+    assert whole == run
