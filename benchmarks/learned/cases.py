@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 CONTROL = "no mixing"
 DISTANCES = (4, 16, 64, 256)
-PROBE_SEEDS = (0, 1)
+# Of the probes, of the grid's chosen points, and of all other trials of the recipe but its five seeds.
+TWO_SEEDS = (0, 1)
 TASKS = ("copy", "lookup")
 RECORD = "learning.json"
 
@@ -143,7 +144,7 @@ _REWRITTEN = ("columns", "samples", "tokens", "shards", "packing")
 def probe_cases(work: Path) -> list[Case]:
     """Every mixer, and the control, on every probe: all of them with the first seed, then with the second."""
     cases = []
-    for seed, (task, distance) in itertools.product(PROBE_SEEDS, RECIPES):
+    for seed, (task, distance) in itertools.product(TWO_SEEDS, RECIPES):
         recipe = RECIPES[task, distance]
         for row in (CONTROL, *MODEL_TYPES):
             data = (control_folder if row == CONTROL else probe_folder)(work, task, distance)

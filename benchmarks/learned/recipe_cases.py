@@ -14,6 +14,7 @@ from learned.cases import (
     SINGLE,
     TEXT_BYTES,
     TEXT_LENGTH,
+    TWO_SEEDS,
     Case,
     half_the_layers,
     model_file,
@@ -55,8 +56,6 @@ GRID, CHANGES, CONFIRM, LONGER, LARGER, FACTORS, SEEDS, CURVE = TRIALS = (
 # These are tried at half the tokens of the table of text.
 SHORT = (GRID, CHANGES, LARGER)
 SEED_NUMBERS = range(5)
-# Of the grid's chosen points, and of all other trials but SEEDS.
-TWO_SEEDS = (0, 1)
 # The figure by which rates are chosen.
 CHOSEN_BY = "validation_masked_accuracy"
 # Of all models, whatever they are trained with, and of counting.

@@ -128,7 +128,7 @@ def _by_row(cases: dict, changes: tuple[Change, ...]) -> tuple[dict[str, dict[st
 
     The transformer is the first; the best of each column is bold. None where no seeds have finished.
     """
-    records = {row: _whole(changed) for row, changed in cases.items()}
+    records = {row: _finished(changed) for row, changed in cases.items()}
     records = {row: records[row] for row in sorted(records, key=_after_the_transformer) if records[row]}
     if not records:
         return None
@@ -144,14 +144,14 @@ def _by_row(cases: dict, changes: tuple[Change, ...]) -> tuple[dict[str, dict[st
     return records, lines
 
 
-def _whole(cases: dict) -> dict:
-    """Key -> records of the seeds, where all have finished: one of them says nothing."""
-    found = {key: [case.record() for case in seeds] for key, seeds in cases.items()}
-    return {key: records for key, records in found.items() if None not in records}
+def _finished(cases: dict, fewest: int = len(TWO_SEEDS)) -> dict:
+    """Key -> records of the seeds that have finished, where they are enough: one says nothing, as a rule."""
+    found = {key: [one for case in seeds if (one := case.record()) is not None] for key, seeds in cases.items()}
+    return {key: records for key, records in found.items() if len(records) >= fewest}
 
 
 def _all(found: Iterable[dict]) -> list[dict]:
-    """The records of several `_whole`."""
+    """The records of several `_finished`."""
     return [record for changed in found for seeds in changed.values() for record in seeds]
 
 
@@ -165,7 +165,7 @@ def _loss(seeds: list[dict], figure: str = "validation_loss") -> str:
 
 def longer_table(work: Path, counted: dict) -> str | None:
     """Validation accuracy and loss of long runs with each share of masked tokens."""
-    found = {row: _whole(changed) for row, changed in recipe_cases.longer_cases(work).items()}
+    found = {row: _finished(changed) for row, changed in recipe_cases.longer_cases(work).items()}
     if not any(found.values()):
         return None
     rows = []
@@ -190,9 +190,7 @@ def larger_table(work: Path, counted: dict) -> str | None:
     """Accuracy and loss of a larger model by the recipe and by others; of one seed where the second has not finished,
     for each takes half an hour.
     """
-    cases = recipe_cases.larger_cases(work)[LARGER_ROW]
-    found = {words: [one for case in seeds if (one := case.record()) is not None] for words, seeds in cases.items()}
-    found = {words: records for words, records in found.items() if records}
+    found = _finished(recipe_cases.larger_cases(work)[LARGER_ROW], fewest=1)
     if not found:
         return None
     rows = []
@@ -208,7 +206,7 @@ def larger_table(work: Path, counted: dict) -> str | None:
 
 def factor_table(work: Path, _counted: dict) -> str | None:
     """Validation accuracy and loss of Paramixer with other numbers of factors, by the length of rows."""
-    found = {length: _whole(changed) for length, changed in recipe_cases.factor_cases(work).items()}
+    found = {length: _finished(changed) for length, changed in recipe_cases.factor_cases(work).items()}
     if not any(found.values()):
         return None
     rows = []
@@ -271,7 +269,7 @@ def _two(values: list[float], bigram: float) -> list[str]:
 def curve_table(work: Path, counted: dict) -> str | None:
     """Accuracy of ever longer runs, and the least tokens after which the mean of a model's seeds is past the bigram."""
     lengths = [length for length in recipe_cases.LENGTHS if length <= counted["about"]["curve_tokens"]]
-    curves = {row: _whole(cases) for row, cases in recipe_cases.curve_cases(work).items()}
+    curves = {row: _finished(cases) for row, cases in recipe_cases.curve_cases(work).items()}
     if not any(curves.values()):
         return None
     bar = counted["curve"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tables
 from learned import recipe_tables
-from learned.cases import CONTROL, DISTANCES, PROBE_SEEDS, TASKS, probe_cases
+from learned.cases import CONTROL, DISTANCES, TASKS, TWO_SEEDS, probe_cases
 from learned.recipe_tables import with_deviation
 
 from longmix.data_prep.files import write_text
@@ -46,7 +46,7 @@ def redraw(path: Path, work: Path) -> None:
     for case in probe_cases(work):
         if (found := case.record()) is not None:
             probes.setdefault((case.table, case.distance, case.row), []).append(found)
-    probes = {key: seeds for key, seeds in probes.items() if len(seeds) == len(PROBE_SEEDS)}
+    probes = {key: seeds for key, seeds in probes.items() if len(seeds) == len(TWO_SEEDS)}
     if probes:
         text = tables.replace(text, "probes", _probe_table(probes))
         text = tables.replace(text, "influence", _influence_table(probes))

@@ -30,13 +30,18 @@ def multiplies(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | Non
 
     LONGMIX_KERNELS decides: with `auto` it does on AMD's processors with AVX-512, with `cpu` on all.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False  # whose sizes may be no numbers, and whose programs have products of their own
+    if _makes_a_program():
+        return False
     fits = right.dim() == 2 and left.dim() > 1 and left.shape[-1] == right.shape[1]  # else torch says what is wrong
     if not fits or (bias is not None and bias.shape != right.shape[:1]):
         return False
     rows = left.numel() // max(left.shape[-1], 1)
     return _is_worth_it(rows, *right.shape) and is_chosen() and _are_plain(left, right, bias)
+
+
+def _makes_a_program() -> bool:
+    """Whether torch writes down what is called: programs have products of their own, and sizes that are no numbers."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _is_worth_it(rows: int, outputs: int, inputs: int) -> bool:
@@ -111,9 +116,7 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def weight_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """gradient (M, O)^T inputs (M, I), a linear layer's gradient by its weight; by the library that makes the layer."""
     sizes = len(inputs), gradient.shape[1], inputs.shape[1]
-    if torch.compiler.is_compiling():
-        return gradient.mT @ inputs
-    if _is_worth_it(*sizes) and is_chosen() and _are_plain(gradient, inputs):
+    if not _makes_a_program() and _is_worth_it(*sizes) and is_chosen() and _are_plain(gradient, inputs):
         return _by_the_narrower(_Linear.apply, gradient, inputs)
     return gradient.mT @ inputs
 
