@@ -33,6 +33,11 @@ fi
 source "$LONGMIX_HOME/slurm/common.sh"
 
 [[ $# -ge 1 ]] || fail "name a run file: sbatch slurm/pretrain.sh CONFIG.yaml [key=value ...]"
+for word; do
+    # `longmix requeue` takes none of these, and would leave the job out of the queue.
+    [[ $word != -* ]] ||
+        fail "$word is no run file and no key=value; Slurm says how many ranks there are, or LONGMIX_TASKS_PER_NODE=N"
+done
 tasks_per_node=${LONGMIX_TASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${SLURM_NTASKS_PER_NODE:-1}}}
 prepare_job "$tasks_per_node"
 record_environment

@@ -71,6 +71,15 @@ def test_ranks(stub, options, environment, per_node):
 
 
 @pytest.mark.slow
+def test_options_that_a_job_would_not_be_requeued_with_are_refused(stub):
+    job = stub(RANKS, "run.yaml", "--processes", "4")
+    assert job.wait() == ("FAILED", 2), job.text()
+    (error,) = (line for line in job.text().splitlines() if "error: " in line)
+    assert "--processes is no run file and no key=value" in error and "LONGMIX_TASKS_PER_NODE=N" in error
+    assert "stub" not in job.text()
+
+
+@pytest.mark.slow
 def test_the_ranks_meet_where_env_says_and_nowhere_else(stub, tmp_path):
     """An address in the environment that a job is submitted from is another job's."""
     stale = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"}
