@@ -197,7 +197,7 @@ LANGUAGE_DATA = {
 
 
 def _language(work: Path) -> list[Case]:
-    """Two million tokens with the small recipe's optimizer: enough to learn more than which token follows which."""
+    """Eight million tokens with the small recipe's optimizer: enough to learn more than which token follows which."""
     small = parse_yaml((CONFIGS / "recipes" / "small_budget.yaml").read_text(encoding="utf-8"), "small_budget.yaml")
     optim = {name: small["optim"][name] for name in ("name", "lr", "update_rms", "momentum", "schedule")}
     cases = []
@@ -211,7 +211,7 @@ def _language(work: Path) -> list[Case]:
         case = _case(work, "clm", "wikipedia", row, 2, "bf16", optim=optim, eval={"samples": 100})
         wider = {"hidden_size": 128, "intermediate_size": 512, "initializer_range": 0.02}
         model = {**case.values["model"], **wider, **model}
-        cases.append(case.changed(model=model).renamed(f"wikipedia/{name}").with_steps(2000))
+        cases.append(case.changed(model=model).renamed(f"wikipedia/{name}").with_steps(8000, evaluations=8))
     return cases
 
 
