@@ -6,6 +6,7 @@ Those worth writing by hand have kernels in C++ and Triton, too: CONTRIBUTING.md
 """
 
 from .attention.interface import feature_attention, linear_attention
+from .common.choice import CHOICES, ENVIRONMENT_VARIABLE
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
 from .linear.interface import linear
@@ -16,7 +17,7 @@ from .near_attention.interface import near_attention
 from .random_attention.interface import random_feature_attention
 from .random_attention.places import Places
 from .rotary.interface import rotary_heads
-from .selection import CHOICES, ENVIRONMENT_VARIABLE, ON_CPUS_ALONE, OPERATIONS, implementation
+from .selection import ON_CPUS_ALONE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .token_givens.interface import token_givens_mix
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis

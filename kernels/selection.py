@@ -14,7 +14,6 @@ everywhere else. The environment variable LONGMIX_KERNELS overrides it with one 
 import functools
 import importlib
 import importlib.util
-import os
 import re
 import sys
 import types
@@ -24,10 +23,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from .common.choice import ENVIRONMENT_VARIABLE, asked_by_environment
 from .common.interpreter import interpreted
 
-ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
-CHOICES = ("auto", "reference", "portable", "cpu", "triton")
 # Operation of a mixer -> its folder.
 OPERATIONS = {
     "feature_attention": "attention",
@@ -95,10 +93,7 @@ def asked() -> str:
     Raises:
         ValueError: it says something else.
     """
-    choice = _forced[-1] if _forced else os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
-    if choice not in CHOICES:
-        raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
-    return choice
+    return _forced[-1] if _forced else asked_by_environment()
 
 
 def _folder(operation: str) -> str:
@@ -152,6 +147,15 @@ def noted_choices() -> Iterator[dict[str, set[str]]]:
     """What is chosen in this context, by operation: implementations, on a GPU one for each form of calls."""
     _chosen.clear()
     yield _chosen
+
+
+@functools.cache
+def is_installed() -> bool:
+    """Whether longmix is. Models that were exported with their code run without it, too, and then in plain PyTorch."""
+    try:
+        return importlib.util.find_spec("longmix") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into imports and builds

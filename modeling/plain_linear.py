@@ -10,7 +10,9 @@ from longmix.kernels import ops
 
 def linear(layer: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
     """`layer(hidden_states)`, (..., I) -> (..., O); by `ops.linear` where a call does no more than that."""
-    if hidden_states.device.type == "cpu" and not torch.compiler.is_compiling() and are_bare([layer]):
+    # Symbols of torch.fx are no tensors, and have no device.
+    is_here = isinstance(hidden_states, torch.Tensor) and hidden_states.device.type == "cpu"
+    if is_here and not torch.compiler.is_compiling() and are_bare([layer]):
         return ops.linear(hidden_states, layer.weight, layer.bias)
     return layer(hidden_states)
 

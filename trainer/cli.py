@@ -8,7 +8,8 @@ import argparse
 import sys
 
 from longmix.data_prep.command import add_prepare_parser
-from longmix.data_prep.errors import printable, show_printable_logs
+from longmix.data_prep.errors import UserError, printable, show_printable_logs
+from longmix.kernels.common.choice import asked_by_environment
 
 from .commands import doctor, evaluate, export, inspect_order, plan, predict, push, requeue, sweep, train
 from .finetune.command import add_finetune_parser
@@ -39,7 +40,15 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; `argv` without the program's name. Returns the exit code."""
     show_printable_logs()
     arguments = _parse(argv)
-    return exit_code(lambda: arguments.run(arguments), is_shared=getattr(arguments, "is_shared", False))
+    return exit_code(lambda: _run(arguments), is_shared=getattr(arguments, "is_shared", False))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        asked_by_environment()  # before anything is read, and here alone: the operations ask when they are called
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return arguments.run(arguments)
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

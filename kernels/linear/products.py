@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from ..selection import asked
+from ..selection import asked, is_installed
 
 # Multiply-adds from which a product gains more than its call costs, with one thread or several.
 LEAST_WORK = 1 << 23
@@ -57,7 +58,7 @@ def few_rows(rows: int) -> int:
 
 def _are_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether all are fp32 on a CPU and not wrapped, and nobody casts, transforms or looks at what is dispatched."""
-    if torch.is_autocast_enabled("cpu") or torch.autograd.forward_ad._current_level >= 0:
+    if torch.is_autocast_enabled("cpu") or _is_in_forward_mode():
         return False
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return False
@@ -69,6 +70,10 @@ def _are_plain(*tensors: torch.Tensor | None) -> bool:
         for tensor in tensors
         if tensor is not None
     )
+
+
+def _is_in_forward_mode() -> bool:
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def is_chosen() -> bool:
@@ -92,8 +97,8 @@ def by_torch() -> Iterator[None]:
 
 @functools.cache
 def is_there() -> bool:
-    """Whether this build of torch has it."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    """Whether this build of torch has it. Code that stands alone beside a model is plain PyTorch, to the last bit."""
+    return is_installed() and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @functools.cache
@@ -149,8 +154,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         of_inputs, of_weight, of_bias = ctx.needs_input_grad
+        # Tangents that were begun since: torch's own products have a rule for them.
+        multiply = functional.linear if _is_in_forward_mode() else _Linear.apply
         return (
-            _Linear.apply(gradient, weight.mT, None) if of_inputs else None,
-            _by_the_narrower(_Linear.apply, gradient, inputs) if of_weight else None,
+            multiply(gradient, weight.mT, None) if of_inputs else None,
+            _by_the_narrower(multiply, gradient, inputs) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )

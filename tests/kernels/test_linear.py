@@ -182,6 +182,38 @@ def test_forward_derivatives_of_forward_derivatives(by_onednn):
     torch.testing.assert_close(found, truth)
 
 
+def test_forward_derivatives_of_gradients(made):
+    """The tangents begin behind the forward pass, where oneDNN has multiplied."""
+    values, weight, _ = drawn((50,), 20, 30)
+    values.requires_grad_()
+    weight.requires_grad_()
+    gradient = torch.randn(50, 30)
+    found = {}
+    for name, multiply in (("ours", ops.linear), ("torch's", functional.linear)):
+        result = multiply(values, weight)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(gradient, 2 * gradient)
+            gradients = torch.autograd.grad(result, (values, weight), dual)
+            found[name] = [torch.autograd.forward_ad.unpack_dual(one) for one in gradients]
+    assert len(made) == 1
+    for ours, theirs in zip(found["ours"], found["torch's"], strict=True):
+        torch.testing.assert_close(ours.primal, theirs.primal)
+        torch.testing.assert_close(ours.tangent, theirs.tangent)
+
+
+def test_symbols_of_torch_fx_go_through_the_layer():
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return linear(self.layer, linear(self.layer, x))
+
+    graph = torch.fx.symbolic_trace(Twice())
+    assert [node.op for node in graph.graph.nodes].count("call_module") == 2
+
+
 def test_it_keeps_what_derivatives_need_alone(made):
     values, weight, bias = drawn((50,), 20, 30)
     kept = []

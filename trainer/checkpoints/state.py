@@ -17,7 +17,9 @@ STATE = "state.json"
 # The keys of a run file that name data sets (see RunData.fingerprints).
 DATA_KEYS = ("data.train", "data.eval", "data.test")
 # Keys that checkpoints of earlier versions lack: what their defaults say was so then.
-ADDED_KEYS = ("empty", "order")
+ADDED_KEYS = ("empty", "order", "products")
+# Who makes the larger products of fp32 matrices.
+ONEDNN, TORCH = "oneDNN", "torch"
 # No run counts further; integers of JSON have no end.
 LARGEST_COUNT = 2**63 - 1
 
@@ -48,6 +50,7 @@ class RunState:
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
         order: data.partitions, data.window and data.order, which with the seed decide which sample is the next; without
             the last where that is 1, and empty in checkpoints of earlier versions.
+        products: ONEDNN or TORCH, as the run was begun; earlier versions had none but torch's.
     """
 
     step: int = 0
@@ -67,6 +70,7 @@ class RunState:
     figures: dict[str, Any] = field(default_factory=dict)
     empty: int = 0
     order: list[int] = field(default_factory=list)
+    products: str = TORCH
 
     def forget_best_beyond(self, newest: "RunState") -> None:
         """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""
@@ -127,6 +131,8 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
             "order",
             f"must hold the partitions and the window of the data, both positive, and for a new order {ORDER}",
         )
+    if state.products not in (ONEDNN, TORCH):
+        yield "products", f"is {state.products!r}, but takes {ONEDNN} or {TORCH}"
     if not _is_best_by(state.best_by):
         yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null(, masks)]"
     if state.best_step is not None and not 0 < state.best_step <= state.step:

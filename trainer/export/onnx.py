@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import MachineFault, UserError, reason_of
+from longmix.kernels.common.choice import ENVIRONMENT_VARIABLE
 from longmix.kernels.common.windows import SMALLEST_BLOCK
-from longmix.kernels.selection import ENVIRONMENT_VARIABLE
 
 from ..models.folder import objective_of
 from ..models.loading import load_config, load_model

@@ -13,7 +13,7 @@ from longmix.kernels.selection import noted_choices
 from ..checkpoints.resuming import resume
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.saving import Saver
-from ..checkpoints.state import RunState
+from ..checkpoints.state import TORCH, RunState
 from ..checkpoints.wandb_log import WandbLog, require_wandb
 from ..engines.base import Later, StepResult
 from ..engines.make import make_engine
@@ -35,7 +35,7 @@ from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen_rate, write_configuration
 from .memory import refuse_beyond_memory
-from .precision import PRODUCTS, TORCH, products_here, settle_gradients, settle_products
+from .precision import products_here, settle_gradients, settle_products
 from .settling import settle
 from .setup import Prepared, prepare
 from .speed import Interval, Utilisation, device_name
@@ -113,7 +113,6 @@ class _Run:
     def __init__(self, prepared: Prepared, model: torch.nn.Module, world: World, requests: StopRequests, products: str):
         configuration = self.configuration = prepared.configuration
         self.prepared, self.model, self.world, self.requests = prepared, model, world, requests
-        self.products = products
         self.data, self.objective = prepared.data, prepared.objective
         self.folder = Path(configuration.run.dir)
         self.last_step = configuration.optim.max_steps
@@ -139,6 +138,7 @@ class _Run:
             dry_run(self.engine, model, prepared, world)
             self.kernels = ", ".join(f"{name} {' and '.join(sorted(kernels[name]))}" for name in sorted(kernels))
         state = self.state = resume(configuration, self.data, self.engine, world)
+        state.products = products
         self.resume_notes: list[str] = []
         agree(world, lambda: self._write_configuration(parameters) if world.is_first else None)
 
@@ -180,7 +180,7 @@ class _Run:
             "processes": self.world.size,
             "threads": torch.get_num_threads(),
             "kernels": self.kernels,
-            PRODUCTS: self.products,
+            "products": products_here(self.world.device),
             "parameters": parameters,
             "data": {
                 "task": manifest.report.get("task"),
@@ -190,11 +190,7 @@ class _Run:
         }
         if self.state.step > 0:
             self.resume_notes = [
-                *changed_circumstances(
-                    self.configuration.run,
-                    noted_facts(self.folder),
-                    {**facts, PRODUCTS: products_here(self.world.device)},
-                ),
+                *changed_circumstances(self.configuration.run, noted_facts(self.folder), facts),
                 *risen_rate(self.folder, self.configuration, self.state.step),
             ]
         write_configuration(self.folder, self.configuration, facts)

@@ -8,16 +8,13 @@ from longmix.data_prep.errors import UserError
 from longmix.kernels.linear.products import is_chosen
 
 from ..checkpoints import folders
+from ..checkpoints.state import ONEDNN, TORCH, read_state
 from ..engines.elastic import Layout, read_layout
 from ..models.field_check import field_mistakes
 from ..processes.precision import choose_precision
 from ..settings import reading
 from ..settings.configuration import RunConfiguration
-from .folder import noted_facts
 from .own_files import CONFIG, is_run
-
-# The fact in config.yaml, and what it may be.
-PRODUCTS, ONEDNN, TORCH = "products", "oneDNN", "torch"
 
 
 def settle_precision(configuration: RunConfiguration, device: torch.device) -> tuple[str, str | None]:
@@ -48,13 +45,18 @@ def _kept_precision(run: Path) -> str | None:
 
 
 def settle_products(run: Path, device: torch.device) -> str:
-    """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as it began, and torch in those of earlier
-    versions, which noted nothing; or whoever makes them here."""
-    return noted_facts(run).get(PRODUCTS, TORCH) if is_run(run) else products_here(device)
+    """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as its last checkpoint says that can be
+    read, or whoever makes them here."""
+    for step in reversed(folders.steps(run)):
+        try:
+            return read_state(folders.path_of(run, step)).products
+        except UserError:
+            continue
+    return products_here(device)
 
 
 def products_here(device: torch.device) -> str:
-    """Who makes them in this process."""
+    """Who makes them in this process now."""
     return ONEDNN if device.type == "cpu" and is_chosen() else TORCH
 
 

@@ -81,6 +81,8 @@ STATES = [
     ({"best_value": 1.0}, "best_value needs best_step"),
     ({"evaluation_due": 1}, "evaluation_due is 1, but takes true or false"),
     ({"stopped_by": 5}, "stopped_by is 5"),
+    ({"products": "MKL"}, "products is 'MKL', but takes oneDNN or torch"),
+    ({"products": None}, "products is None"),
     ({"data": {}}, "data must hold the SHA-256 of the data sets of data.train, data.eval, data.test"),
     ({"data": []}, "data is []"),
     ({"data": {**DATA, "data.train": []}}, "data must hold"),

@@ -26,6 +26,13 @@ def error_of(capsys, *arguments):
     return captured.err
 
 
+def test_a_mistake_in_longmix_kernels_is_one_line(run_file, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("LONGMIX_KERNELS", "gpu")
+    for arguments in (("train", run_file()), ("train", "--check", run_file()), ("doctor",)):
+        assert "LONGMIX_KERNELS is 'gpu'; allowed: auto, reference, " in error_of(capsys, *arguments)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_mistakes_are_told_in_one_line_before_anything_starts(run_file, capsys, tmp_path, processes):
     path = run_file(**{"optim.lrr": 1, "batch.samples": 18})

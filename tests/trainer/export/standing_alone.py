@@ -7,8 +7,10 @@ RESULTS.safetensors (what the models give) and RESULTS.json (what else was found
 import importlib.abc
 import inspect
 import json
+import os
 import re
 import sys
+import unittest.mock
 from pathlib import Path
 
 import torch
@@ -51,6 +53,14 @@ def by_every_auto_class(folder, **options):
     }
 
 
+def multiplies_by_onednn(modules):
+    """Whether a folder's code would, on some processor: where all kernels for CPUs are asked for, it does on each."""
+    products = [sys.modules[name] for name in modules if name.endswith(".kernels_linear_products")]
+    assert products
+    with unittest.mock.patch.dict(os.environ, LONGMIX_KERNELS="cpu"):
+        return any(module.is_chosen() for module in products)
+
+
 def main(results):
     refuse = Refuse()
     sys.meta_path.insert(0, refuse)
@@ -65,6 +75,7 @@ def main(results):
         found[folder.name] = {
             "ids": example["tokenizer"]("the river runs")["input_ids"],
             "files": sorted({f"{name[3]}.py" for name in modules if len(name) == 4}),
+            "oneDNN multiplies": multiplies_by_onednn([".".join(name) for name in modules]),
         }
     assert not [name for name in sys.modules if name.partition(".")[0] == "longmix"]
     # The code goes along when transformers saves a model that was loaded so.
