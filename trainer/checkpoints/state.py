@@ -17,7 +17,7 @@ STATE = "state.json"
 # The keys of a run file that name data sets (see RunData.fingerprints).
 DATA_KEYS = ("data.train", "data.eval", "data.test")
 # Keys that checkpoints of earlier versions lack: what their defaults say was so then.
-ADDED_KEYS = ("empty", "order", "products")
+ADDED_KEYS = ("empty", "order", "products", "seed")
 # Who makes the larger products of fp32 matrices.
 ONEDNN, TORCH = "oneDNN", "torch"
 # No run counts further; integers of JSON have no end.
@@ -51,6 +51,8 @@ class RunState:
         order: data.partitions, data.window and data.order, which with the seed decide which sample is the next; without
             the last where that is 1, and empty in checkpoints of earlier versions.
         products: ONEDNN or TORCH, as the run was begun; earlier versions had none but torch's.
+        seed: run.seed as the generators were seeded; a run that goes on with another one keeps them. None: nobody
+            knows.
     """
 
     step: int = 0
@@ -71,6 +73,7 @@ class RunState:
     empty: int = 0
     order: list[int] = field(default_factory=list)
     products: str = TORCH
+    seed: int | None = None
 
     def forget_best_beyond(self, newest: "RunState") -> None:
         """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""

@@ -17,7 +17,6 @@ from ..engines.base import Engine
 from ..processes.world import SharedFault, World
 from ..samples import counter_random
 from ..samples.order import Draw, RunOrder
-from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration
 
 # Integers of an element's size, and elements that are summed at a time.
@@ -102,9 +101,8 @@ class Agreement:
         share = self._order.share_of_rank(state.samples - samples, samples, world.rank, world.size)
         is_share = all(np.array_equal(*pair) for pair in zip(_of(draw), _of(share), strict=True))
         own = {"the share of the samples": is_share}
-        # A run that goes on with another seed keeps its generators.
-        if not is_free("run.seed", configuration.run.allow_changes):
-            seed = _seed_of_rank(configuration.run.seed, world.rank)
+        if state.seed is not None:
+            seed = _seed_of_rank(state.seed, world.rank)
             own["torch's random generator"] = torch.initial_seed() == seed
             if world.device.type == "cuda":
                 own["the random generator of the device"] = torch.cuda.initial_seed() == seed

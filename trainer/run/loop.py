@@ -34,8 +34,8 @@ from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen_rate, write_configuration
+from .kept_choices import products_here, settle_gradients, settle_products, settle_seed
 from .memory import refuse_beyond_memory
-from .precision import products_here, settle_gradients, settle_products
 from .settling import settle
 from .setup import Prepared, prepare
 from .speed import Interval, Utilisation, device_name
@@ -128,7 +128,8 @@ class _Run:
         self.utilisation = agree(world, lambda: Utilisation(prepared, world))
 
         # The model is equal on all ranks. From here on they differ: dropout must not repeat itself.
-        seed_generators(configuration.run.seed, world.rank)
+        seed = world.from_first(agree(world, lambda: settle_seed(configuration) if world.is_first else None))
+        seed_generators(configuration.run.seed if seed is None else seed, world.rank)
         kept = agree(world, lambda: settle_gradients(configuration, prepared.precision) if world.is_first else None)
         gradients = world.from_first(kept)
         self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, gradients, world))
@@ -138,7 +139,7 @@ class _Run:
             dry_run(self.engine, model, prepared, world)
             self.kernels = ", ".join(f"{name} {' and '.join(sorted(kernels[name]))}" for name in sorted(kernels))
         state = self.state = resume(configuration, self.data, self.engine, world)
-        state.products = products
+        state.products, state.seed = products, seed
         self.resume_notes: list[str] = []
         agree(world, lambda: self._write_configuration(parameters) if world.is_first else None)
 

@@ -8,7 +8,7 @@ import torch
 
 from ..settings.configuration import RunConfiguration
 from .folder import as_begun, resolved
-from .precision import settle_precision
+from .kept_choices import settle_precision
 
 
 def settle(configuration: RunConfiguration, device: torch.device) -> tuple[RunConfiguration, str | None]:

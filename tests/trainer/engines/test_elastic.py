@@ -20,7 +20,7 @@ from longmix.trainer.checkpoints import folders as checkpoint
 from longmix.trainer.engines import elastic, random_state, state_files
 from longmix.trainer.engines.elastic import Layout
 from longmix.trainer.run import loop
-from longmix.trainer.run.precision import settle_gradients
+from longmix.trainer.run.kept_choices import settle_gradients
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.optimizers import OPTIMIZERS
 

@@ -9,7 +9,7 @@ from longmix.data_prep.errors import UserError
 from longmix.kernels.linear import products
 from longmix.trainer.commands import check
 from longmix.trainer.commands.proposal import Command
-from longmix.trainer.run import precision
+from longmix.trainer.run import kept_choices
 from longmix.trainer.run.determinism import changed_circumstances
 from longmix.trainer.run.folder import noted_facts
 from longmix.trainer.settings import reading
@@ -21,7 +21,7 @@ BF16, FP32 = ("bf16", "this processor has AVX512-BF16"), ("fp32", "this processo
 @pytest.fixture
 def on(monkeypatch):
     """on(choice): from here on, on a machine where `auto` takes that."""
-    return lambda choice: monkeypatch.setattr(precision, "choose_precision", lambda device: choice)
+    return lambda choice: monkeypatch.setattr(kept_choices, "choose_precision", lambda device: choice)
 
 
 def noted(run):

@@ -1,6 +1,8 @@
-"""The precision of a run that leaves it to the device, and who multiplies: chosen once, and kept with the run."""
+"""What a run keeps as it began: its precision, if it leaves that to the device, who multiplies, and its first seed."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -9,12 +11,15 @@ from longmix.kernels.linear.products import is_chosen
 
 from ..checkpoints import folders
 from ..checkpoints.state import ONEDNN, TORCH, read_state
-from ..engines.elastic import Layout, read_layout
+from ..engines.elastic import read_layout
 from ..models.field_check import field_mistakes
 from ..processes.precision import choose_precision
 from ..settings import reading
+from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration
 from .own_files import CONFIG, is_run
+
+_Part = TypeVar("_Part")
 
 
 def settle_precision(configuration: RunConfiguration, device: torch.device) -> tuple[str, str | None]:
@@ -40,19 +45,15 @@ def _kept_precision(run: Path) -> str | None:
         return None
     if noted != "auto":
         return noted
-    layout = _last_layout(run)
+    layout = _last(run, read_layout)
     return layout.precision if layout else None
 
 
 def settle_products(run: Path, device: torch.device) -> str:
-    """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as its last checkpoint says that can be
-    read, or whoever makes them here."""
-    for step in reversed(folders.steps(run)):
-        try:
-            return read_state(folders.path_of(run, step)).products
-        except UserError:
-            continue
-    return products_here(device)
+    """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as its last checkpoint says, or whoever
+    makes them here."""
+    state = _last(run, read_state)
+    return products_here(device) if state is None else state.products
 
 
 def products_here(device: torch.device) -> str:
@@ -63,16 +64,25 @@ def products_here(device: torch.device) -> str:
 def settle_gradients(configuration: RunConfiguration, precision: str) -> str:
     """What the gradients of a run in this precision are summed up in where DeepSpeed's file leaves it open: as in its
     last checkpoint, and in fp32 where there is none. Earlier versions took the run's precision."""
-    layout = _last_layout(Path(configuration.run.dir))
+    layout = _last(Path(configuration.run.dir), read_layout)
     before = (layout.gradients or layout.precision) if layout else "fp32"
     return before if before == precision else "fp32"
 
 
-def _last_layout(run: Path) -> Layout | None:
-    """The layout of the last checkpoint of a run that says it; what is damaged is told by those who need it."""
+def settle_seed(configuration: RunConfiguration) -> int | None:
+    """What the generators of a run begin with: run.seed when it began. None: an earlier version did not note it, and
+    the run may have another one by now."""
+    state, run = _last(Path(configuration.run.dir), read_state), configuration.run
+    if state is None:
+        return run.seed
+    return run.seed if state.seed is None and not is_free("run.seed", run.allow_changes) else state.seed
+
+
+def _last(run: Path, read: Callable[[Path], _Part]) -> _Part | None:
+    """What `read` finds in the last checkpoint of a run where it can; what is damaged is told by those who need it."""
     for step in sorted(folders.steps(run), reverse=True):
         try:
-            return read_layout(folders.path_of(run, step))
+            return read(folders.path_of(run, step))
         except UserError:
             continue
     return None
