@@ -34,7 +34,7 @@ class Recipe:
 
 
 # The same for every mixer: the farther the answer, the longer the samples, and the more steps the transformer needs; at
-# distances 4 and 16 of copying, as many as the slowest mixer needs.
+# distances 4 and 16 of copying, as many as Converter needs.
 RECIPES = {
     ("copy", 4): Recipe(16, 32, 800),
     ("copy", 16): Recipe(34, 32, 1200),
