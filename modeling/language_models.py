@@ -105,7 +105,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
             logits = self.head(hidden_states)
             loss = classification_loss(logits, labels, num_items_in_batch)
         else:
-            padded = _in_few_sizes(hidden_states.flatten(0, -2), labels.flatten())
+            padded = in_few_sizes(hidden_states.flatten(0, -2), labels.flatten())
             loss, is_right = self._loss_alone(*padded, num_items_in_batch)
             is_right = is_right[: labels.numel()]
         loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
@@ -133,7 +133,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         raise NotImplementedError
 
 
-def _in_few_sizes(hidden_states: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def in_few_sizes(hidden_states: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states (M, D) and labels (M,), with rows that do not count behind them where it saves time (`ROWS`)."""
     dtype, missing = dtype_of_products(hidden_states), 0
     if stands_for(hidden_states.device) == "cpu" and dtype in (torch.bfloat16, torch.float16):

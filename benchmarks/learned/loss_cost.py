@@ -4,8 +4,8 @@
 
 compares plain PyTorch, which makes all logits and looks for the right answers too; PyTorch's own loss in chunks
 (`linear_cross_entropy`, since 2.13), which does not look for them; and `longmix.kernels.ops.linear_cross_entropy` in
-C++. All get the same rows, in one thread and in turn, in a process that keeps the memory that it frees, as a training
-run does; losses and gradients must be equal, or there are no figures.
+C++, with the rows behind them that our models add. All get the same rows, in one thread and in turn, in a process that
+keeps the memory that it frees, as a training run does; losses and gradients must be equal, or there are no figures.
 Appends CPU time (the least of all rounds: this is what others disturb least) and peak memory to
 benchmarks/results.csv, and draws the table of docs/learning.md from that file.
 """
@@ -28,7 +28,8 @@ from torch.nn import functional
 
 from longmix.data_prep.files import write_text
 from longmix.kernels import ops
-from longmix.kernels.selection import ENVIRONMENT_VARIABLE
+from longmix.kernels.common.choice import ENVIRONMENT_VARIABLE
+from longmix.modeling.language_models import in_few_sizes
 from longmix.trainer.samples.freed_memory import keep_freed_memory
 
 BENCHMARK = "loss_cost"
@@ -63,7 +64,8 @@ def call_of(name: str, hidden, weight, bias, labels) -> Callable[[], Gradients]:
                 hidden, weight, labels, linear_bias=bias, reduction="sum", options=options
             )
         with mock.patch.dict(os.environ, {ENVIRONMENT_VARIABLE: "portable" if name == PLAIN else "cpu"}):
-            return ops.linear_cross_entropy(hidden, weight, bias, labels)[0]
+            rows = in_few_sizes(hidden, labels) if name == OURS else (hidden, labels)
+            return ops.linear_cross_entropy(rows[0], weight, bias, rows[1])[0]
 
     def call():
         loss = total() / len(labels)
