@@ -7,6 +7,7 @@ Those worth writing by hand have kernels in C++ and Triton, too: CONTRIBUTING.md
 
 from .attention.interface import feature_attention, linear_attention
 from .common.choice import CHOICES, ENVIRONMENT_VARIABLE
+from .feature_map_attention.interface import feature_map_attention
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
 from .linear.interface import linear
@@ -29,6 +30,7 @@ __all__ = [
     "OPERATIONS",
     "Places",
     "feature_attention",
+    "feature_map_attention",
     "givens_mix",
     "implementation",
     "lifting_analysis",

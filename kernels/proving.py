@@ -37,7 +37,11 @@ from .verdicts import Outcome, VerdictFile, alone, digest, kept_identities
 HOST_RANK = "LONGMIX_HOST_RANK"
 WORKER = (sys.executable, "-P", "-m", "longmix.kernels.proof_worker")
 # Folders whose launchers an operation's own call.
-LAUNCHES = {"random_attention": ("attention",), "token_givens": ("givens_mix",)}
+LAUNCHES = {
+    "feature_map_attention": ("attention",),
+    "random_attention": ("attention",),
+    "token_givens": ("givens_mix",),
+}
 LONGEST_START = 180  # seconds: torch may lie on a slow file system
 LONGEST_PROOF = 300  # seconds: compiling one kernel took a minute before its blocks were made smaller
 # What others do to processes: no sign of a wrong kernel.

@@ -29,6 +29,7 @@ from .common.interpreter import interpreted
 # Operation of a mixer -> its folder.
 OPERATIONS = {
     "feature_attention": "attention",
+    "feature_map_attention": "feature_map_attention",
     "givens_mix": "givens_mix",
     "lifting_analysis": "lifting",
     "lifting_synthesis": "lifting",

@@ -65,6 +65,18 @@ def _attentions(name: str, far: float) -> dict[str, Callable]:
     return found
 
 
+def _mapped(rows: int, lengths=None, feature_map="elu", heads=2, width=17, channels=7, size=1.0):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        # Rounding must not hide gradients that are zero.
+        scale = size if rows > 1 else 0.0
+        query, key = scale * torch.randn(2, batch, heads, rows, width, generator=generator)
+        value = torch.randn(batch, heads, rows, channels, generator=generator)
+        return (query, key, value, feature_map), _keywords(lengths)
+
+    return make
+
+
 def _random(rows: int, lengths=None, heads=2, features=16, width=7, waves=6, documents=False, size=1.0, **keywords):
     def make(generator):
         batch = len(lengths) if lengths else 1
@@ -203,6 +215,15 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
         f"{BLOCKS}-permuted": _givens(MANY_ROWS, MANY_LENGTHS, width=64, orders=2, permuted=True),
         # More chunks than the scan over them takes at once.
         f"{BLOCKS}-scanned": _givens(SCANNED_ROWS, (SCANNED_ROWS,), width=4),
+    },
+    "feature_map_attention": {
+        "one": _mapped(1, (1, 0)),
+        "ragged": _mapped(ROWS, LENGTHS),
+        "ragged-relu": _mapped(ROWS, LENGTHS, "relu"),
+        "far": _mapped(ROWS, LENGTHS, size=30.0),
+        "far-relu": _mapped(ROWS, LENGTHS, "relu", size=30.0),
+        BLOCKS: _mapped(MANY_ROWS, MANY_LENGTHS, heads=3, width=64, channels=64),
+        f"{BLOCKS}-relu": _mapped(MANY_ROWS, MANY_LENGTHS, "relu", heads=3, width=64, channels=64),
     },
     "lifting_analysis": _ANALYSIS[1],
     "lifting_synthesis": _SYNTHESIS[1],

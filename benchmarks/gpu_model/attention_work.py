@@ -9,9 +9,10 @@ import torch
 from .work_units import EXPONENTIAL, INTEGER, Arguments, Work, rounded
 
 MADE_AT_ONCE = 16  # channels of queries and keys of which a program makes random features
+LOGARITHMIC = ("logarithms", "made")  # kinds of features that are summed up on the scale of their peaks
 
-# Attention from features: rows of all heads, in whole blocks of each document. Features lie in memory, or are made of
-# queries and keys and of biases wherever a kernel reads them.
+# Attention from features: rows of all heads, in whole blocks of each document. Features lie in memory, or are made
+# wherever a kernel reads them: random ones of queries, keys and biases, others of queries and keys one by one.
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,17 @@ class _Features:
 
     def dtype(self, arguments: Arguments) -> torch.dtype:
         source, _ = self.sources(arguments)[0]
+        if arguments.get("KIND") == "mapped":
+            return torch.promote_types(source.rows.dtype, torch.float32)
         return getattr(source, "projection", source).dtype
 
     def of_row(self, arguments: Arguments) -> int:
         """Bytes for each row and block of channels."""
+        if arguments.get("KIND") == "mapped":
+            moved = self.sources(arguments)
+            if self.others:  # gradients
+                moved.append((arguments["of_query" if self.queries else "of_key"], self.others))
+            return sum(times * arguments["features"] * each.rows.element_size() for each, times in moved)
         row = self.dtype(arguments).itemsize * arguments["features"]
         size = self.others * row
         for source, times in self.sources(arguments):
@@ -45,7 +53,7 @@ class _Features:
 
     def of_program(self, arguments: Arguments) -> int:
         """Bytes of the projection."""
-        made = [(source, times) for source, times in self.sources(arguments) if not isinstance(source, torch.Tensor)]
+        made = [(source, times) for source, times in self.sources(arguments) if hasattr(source, "projection")]
         return sum(
             times * arguments["features"] * source.width * source.projection.element_size() for source, times in made
         )
@@ -56,7 +64,9 @@ class _Features:
         """
         count = 0
         for source, times in self.sources(arguments):
-            if not isinstance(source, torch.Tensor):
+            if arguments.get("KIND") == "mapped":
+                count += times * EXPONENTIAL * arguments["FEATURES"]
+            elif hasattr(source, "projection"):
                 products = 3 if arguments.get("RULE") == "tf32" else 1
                 count += 2 * times * products * arguments["FEATURES"] * rounded(source.width, MADE_AT_ONCE)
         return count
@@ -85,7 +95,7 @@ def _attention(
         size = batch * heads * positions * (grid[1] * per_row + channels * width * value.element_size())
         size += prod(grid) * features.of_program(arguments)
         each = dots(block, arguments["FEATURES"], arguments["CHANNELS"]) + features.operations(arguments)
-        if arguments["LOGS"]:
+        if arguments["KIND"] in LOGARITHMIC:
             each += EXPONENTIAL * exponentials * arguments["FEATURES"]
         return size, computed * grid[1] * each
 
@@ -107,7 +117,7 @@ class _Rows:
         """Bytes and operations of so many rows, which are these in whole blocks."""
         narrow = arguments["value"].element_size()
         each = 2 * self.products * arguments["FEATURES"] * arguments["CHANNELS"] + self.features.operations(arguments)
-        if arguments["LOGS"]:
+        if arguments["KIND"] in LOGARITHMIC:
             each += EXPONENTIAL * self.exponentials * arguments["FEATURES"]
         size = rows * (blocks * self.features.of_row(arguments) + channels * self.width * narrow)
         return size, computed * blocks * each
@@ -182,7 +192,7 @@ def _pieces(features: _Features, width: int, states: int, reads_all: int, dots: 
         state = _state(features, arguments)
         size += prod(grid) * ((states + reads_all * pieces) * state + features.of_program(arguments))
         each = 2 * dots * arguments["FEATURES"] * arguments["CHANNELS"] + features.operations(arguments)
-        if arguments["LOGS"]:
+        if arguments["KIND"] in LOGARITHMIC:
             each += EXPONENTIAL * exponentials * arguments["FEATURES"]
         return size, prod(grid) * rounded(arguments["rows"], arguments["ROWS"]) * each
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from gpu_model.launches import Case, attention, givens, lifting, links, near, random, spectral, tokens, wavelet
+from gpu_model.launches import Case, attention, givens, lifting, links, mapped, near, random, spectral, tokens, wavelet
 
 
 def _far_cases() -> Iterator[Case]:
@@ -19,6 +19,8 @@ def _far_cases() -> Iterator[Case]:
     yield Case("givens-permuted", partial(givens, (*many, 8, 64), 2, True, True, False))
     yield Case("tokens", partial(tokens, (*many, 1200, 4), 3, True))
     yield Case("near", partial(near, (40000, 16, 64, 64), 9, 4, True))
+    yield Case("mapped", partial(mapped, (40000, 16, 64, 64), "elu"))
+    yield Case("mapped-pieces", partial(mapped, (1, 3, 4_400_000, 256), "relu"))
     yield Case("spectral", partial(spectral, wide, 8, 64, True))
     yield Case("wavelet", partial(wavelet, wide, 16, 1))
     yield Case("lifting", partial(lifting, wide, 16, 1))

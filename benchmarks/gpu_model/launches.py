@@ -88,6 +88,13 @@ def attention(operation, causal, shape, documents, dtype):
     call(operation, [query, key, value], _empty(batch), causal, ids)
 
 
+def mapped(shape, feature_map, dtype):
+    """`shape` is (B, H, N, d)."""
+    batch, heads, positions, width = shape
+    query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
+    call("feature_map_attention", [query, key, value], feature_map, _empty(batch))
+
+
 def givens(shape, orders, permuted, planes, without_own, dtype, ragged=True):
     """`shape` is (B, N, H, d)."""
     batch, positions, heads, width = shape
@@ -217,6 +224,11 @@ def _other_cases() -> Iterator[Case]:
     yield Case("near-d64-p9-all-valid", partial(near, queries, 9, 4, False, ragged=False))
     yield Case("near-d64-p9-documents", partial(near, queries, 9, 4, True))
     yield Case("near-d64-p5-causal-float64", partial(near, queries, 5, 4, True), (torch.float64,))
+    for feature_map in ("elu", "relu"):
+        yield Case(f"mapped-{feature_map}-d64", partial(mapped, queries, feature_map))
+        yield Case(f"mapped-{feature_map}-d64-short", partial(mapped, (BATCH, 12, FEW, 64), feature_map))
+    yield Case("mapped-elu-d128", partial(mapped, (BATCH, 6, POSITIONS, 128), "elu"))
+    yield Case("mapped-elu-d64-float64", partial(mapped, queries, "elu"), (torch.float64,))
     features = (*queries, 64)
     yield Case("random-d64-m64", partial(random, features, False))
     yield Case("random-d64-m64-documents", partial(random, features, True))
@@ -266,6 +278,7 @@ def _largest_cases() -> Iterator[Case]:
                     yield Case(f"{operation}-{'causal' if causal else 'whole'}-m{features}-{name}", call)
         yield Case(f"givens-one-order-{name}", partial(givens, (batch, positions, 16, 64), 1, False, True, True))
         yield Case(f"givens-{name}", partial(givens, (batch, positions, 16, 64), 2, True, True, False))
+        yield Case(f"mapped-{name}", partial(mapped, (batch, 16, positions, 64), "elu"))
         yield Case(f"near-{name}", partial(near, (batch, 16, positions, 64), 9, 4, True))
         for causal in (False, True):
             kind = "causal" if causal else "whole"

@@ -1,6 +1,6 @@
 """What layers, and each operation in all of its compiled forms, may cost on GPUs by the model; a test fails beyond it.
 
-python -m gpu_model.layer_bounds  # in benchmarks/: counts the layers of BOUNDED, and operations; writes the bounds
+python -m gpu_model.layer_bounds  # in benchmarks/: counts all layers, and operations; writes the bounds
 """
 
 import json
@@ -12,12 +12,11 @@ import torch
 from .cards import CARDS, Launch
 from .counting import counting
 from .launches import CASES, POSITIONS
-from .layers import BASELINE, LIFTING, Case, cases, count, document_lengths
+from .layers import MIXERS, Case, cases, count, document_lengths
 
 # {LAYERS: {layer: {"documents" or "alone": {N: what `costs` gives}}}, OPERATIONS: what `operation_costs` gives}.
 BOUNDS = Path(__file__).with_name("layer_bounds.json")
 LAYERS, OPERATIONS = "layers", "operations"
-BOUNDED = (BASELINE, "flt", "paramixer", "converter", "wavspa", LIFTING, "s3attention")
 CARD = next(card for card in CARDS if card.name == "A100")
 # Bytes of a launch that has to keep a card busy.
 LARGE = 1_000_000
@@ -75,7 +74,7 @@ def _is_large(launch: Launch) -> bool:
 
 def bounded() -> Iterator[tuple[Case, tuple[str, str, str]]]:
     """Every case that has a bound, and where this stands."""
-    for case in cases(BOUNDED):
+    for case in cases(MIXERS):
         yield case, (case.layer, "documents" if case.documents else "alone", str(case.positions))
 
 

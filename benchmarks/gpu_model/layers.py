@@ -23,10 +23,11 @@ from .softmax import variable_length
 
 CONFIGURATIONS = Path(__file__).parents[2] / "configs" / "model"
 BASELINE = "transformer"
-LIFTING = "wavspa-lifting"
-MIXERS = (BASELINE, "flt", "paramixer", "converter", "s3attention", "wavspa", LIFTING)
+LINEAR, LIFTING = "wavspa-linear", "wavspa-lifting"
+MIXERS = (BASELINE, "flt", "paramixer", "converter", "s3attention", "wavspa", LINEAR, LIFTING)
 # Mixers that are others with some fields of their own, of as many parameters.
 VARIED = {
+    LINEAR: ("wavspa", {"attention": "linear"}),
     LIFTING: ("wavspa", {"space": "lifting", "learnable": True, "share_bands": True, "intermediate_size": 3072}),
 }
 TOKENS = 16384

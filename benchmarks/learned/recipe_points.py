@@ -76,7 +76,10 @@ CONFIRMED = (
 UNIT_GAIN = "model.spectrum_initialization=unit_gain"
 OF_ONE = {"s3attention": (_before("spectrum with unit gain", UNIT_GAIN),)}
 CONFIRMED_OF_ONE = {
-    "s3attention": (Change("40 % masked, spectrum with unit gain", ("objective.mask_probability=0.4", UNIT_GAIN)),)
+    "s3attention": (Change("40 % masked, spectrum with unit gain", ("objective.mask_probability=0.4", UNIT_GAIN)),),
+    "wavspa": (
+        Change("40 % masked, `attention: linear`", ("objective.mask_probability=0.4", "model.attention=linear")),
+    ),
 }
 # The shares of masked tokens again, in runs that are four times as long.
 LONGER_ROWS = ("transformer", "converter")

@@ -10,9 +10,9 @@
 
 namespace attention {
 
-template <class T, bool LOGS>
-class Forward : Chunk<T, LOGS> {
-    using Base = Chunk<T, LOGS>;
+template <class T, Kind KIND>
+class Forward : Chunk<T, KIND> {
+    using Base = Chunk<T, KIND>;
     using Base::features_, Base::width_, Base::shape_, Base::rows_, Base::scores_, Base::sums_;
 
 public:
@@ -62,9 +62,10 @@ private:
 
 // With G the gradient of the result, o the result and n the sum of a row's weights, the weight of query i and key j has
 // the gradient (G_i . v_j - G_i . o_i) / n_i. gradient_ holds G / n, offset_ holds G . o / n.
-template <class T, bool LOGS>
-class Backward : Chunk<T, LOGS> {
-    using Base = Chunk<T, LOGS>;
+template <class T, Kind KIND>
+class Backward : Chunk<T, KIND> {
+    using Base = Chunk<T, KIND>;
+    using Base::LOGS, Base::scale_of_rows_;
     using Base::features_, Base::width_, Base::shape_, Base::rows_, Base::memory_;
     using Base::query_, Base::key_, Base::value_, Base::sums_, Base::scores_, Base::total_, Base::peak_, Base::before_;
 
@@ -200,7 +201,7 @@ private:
         for (int64_t i = 0; inside && i < count; i += ROWS)
             add_product(ROWS, features_, std::min(i + ROWS, count), of_scores_ + i * CHUNK, CHUNK, 1, key_, features_,
                         mixed_ + i * features_, features_);
-        to_logarithms(query_, count);
+        to_rows(query_, count);
         store(mixed_, row, count, shape_.features, features_, rows_.of_query);
     }
 
@@ -215,7 +216,7 @@ private:
             add_product(ROWS, width_, count - j, scores_ + place, 1, CHUNK, gradient_ + j * width_, width_,
                         sums_ + j * width_, width_);
         }
-        to_logarithms(key_, count);
+        to_rows(key_, count);
         store(mixed_, row, count, shape_.features, features_, rows_.of_key);
         store(sums_, row, count, shape_.width, width_, rows_.of_value);
     }
@@ -227,15 +228,21 @@ private:
         std::fill(sums_, sums_ + rows * width_, T(0));
         add_product(rows, features_, width_, value_, width_, 1, later_columns_, features_, mixed_, features_);
         add_product(rows, width_, features_, key_, features_, 1, later_, width_, sums_, width_);
-        to_logarithms(key_, count);
+        to_rows(key_, count);
         auto* put = started ? add<T> : store<T>;
         put(mixed_, row, count, shape_.features, features_, rows_.of_key);
         put(sums_, row, count, shape_.width, width_, rows_.of_value);
     }
 
-    // Gradients of features to those of their logarithms.
-    void to_logarithms(const T* features, int64_t count) {
-        for (int64_t i = 0; LOGS && i < count * features_; i += LANES<T>) at(mixed_ + i) *= at(features + i);
+    // Gradients of features to those of what rows hold.
+    void to_rows(const T* features, int64_t count) {
+        const Vector<T> zero = {}, one = zero + 1, slope = zero + scale_of_rows_;
+        for (int64_t i = 0; KIND != Kind::Given && i < count * features_; i += LANES<T>) {
+            Vector<T> x = at(features + i);
+            if (KIND == Kind::Elu) x = x < 1 ? x : one;
+            if (KIND == Kind::Relu) x = x > T(RELU_SHIFT) ? slope : zero;
+            at(mixed_ + i) *= x;
+        }
     }
 
     T *value_columns_, *gradient_;       // rows of a chunk, channels wide; the first transposed

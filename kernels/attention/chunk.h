@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -82,16 +83,25 @@ ONCE void add(const T* source, int64_t row, int64_t count, int64_t width, int64_
         for (int64_t c = 0; c < width; ++c) rows[(row + i) * width + c] += source[i * stride + c];
 }
 
-// Of features (LOGS false) or of their logarithms. The state is features by channels in the forward pass, and channels
-// by features in the backward pass, which multiplies it from the other side.
-template <class T, bool LOGS>
+// What rows of queries and keys hold: features, their logarithms, or what a feature map makes features of (see
+// feature_maps.py).
+enum class Kind { Given, Logarithms, Elu, Relu };
+
+constexpr double RELU_SHIFT = 0.001;
+
+// The state is features by channels in the forward pass, and channels by features in the backward pass, which multiplies
+// it from the other side.
+template <class T, Kind KIND>
 class Chunk {
 public:
+    static constexpr bool LOGS = KIND == Kind::Logarithms;
+
     Chunk(const Shape& shape, const Rows<T>& rows, int64_t more)
         : shape_(shape),
           rows_(rows),
           features_(whole<T>(shape.features)),
           width_(whole<T>(shape.width)),
+          scale_of_rows_(std::pow(T(shape.features), T(-0.25))),
           memory_(CHUNK * (3 * features_ + 2 * width_ + CHUNK) + features_ * (width_ + 3) + more),
           query_(memory_.take(CHUNK * features_)),
           key_(memory_.take(CHUNK * features_)),
@@ -205,6 +215,7 @@ protected:
     Shape shape_;
     Rows<T> rows_;
     int64_t features_, width_;  // whole vectors
+    T scale_of_rows_;           // of relu
     Memory<T> memory_;
     // Rows of a chunk, features or channels wide; key_columns_ is transposed; sums_ are for the caller.
     T *query_, *key_, *key_columns_, *value_, *sums_;
@@ -217,6 +228,20 @@ private:
     ONCE void load_features(const T* rows, int64_t row, int64_t count, T* target) const {
         T fill = LOGS ? -std::numeric_limits<T>::infinity() : T(0);
         load(rows, row, count, shape_.features, features_, target, fill);
+        if (KIND != Kind::Elu && KIND != Kind::Relu) return;
+        for (int64_t i = 0; i < count; ++i) {
+            for (int64_t m = 0; m < features_; m += LANES<T>) map(target + i * features_ + m);
+            std::fill(target + i * features_ + shape_.features, target + (i + 1) * features_, T(0));
+        }
+    }
+
+    // By comparisons, which let NaN through.
+    void map(T* place) const {
+        Vector<T> x = at(place), zero = {};
+        if (KIND == Kind::Elu)
+            at(place) = x > 0 ? x + 1 : exponential(x > 0 ? zero : x);
+        else
+            at(place) = (x < 0 ? zero : x * scale_of_rows_) + T(RELU_SHIFT);
     }
 
     void raise_peak(int64_t begin, int64_t end) {

@@ -1,11 +1,15 @@
-// Linear attention on a CPU, from log-features where LOGARITHMS is defined; see attention.h.
+// Linear attention on a CPU, from what the macro of its kind says, or from features; see attention.h.
 
 #include "attention.h"
 
-#ifdef LOGARITHMS
-constexpr bool LOGS = true;
+#if defined(LOGARITHMS)
+constexpr attention::Kind KIND = attention::Kind::Logarithms;
+#elif defined(ELU)
+constexpr attention::Kind KIND = attention::Kind::Elu;
+#elif defined(RELU)
+constexpr attention::Kind KIND = attention::Kind::Relu;
 #else
-constexpr bool LOGS = false;
+constexpr attention::Kind KIND = attention::Kind::Given;
 #endif
 
 #ifdef FORWARD
@@ -14,7 +18,7 @@ extern "C" void longmix_forward(const REAL* query, const REAL* key, const REAL* 
                                 int64_t positions, int64_t features, int64_t width, int64_t causal, int64_t threads) {
     attention::Shape shape{batch, heads, positions, features, width, causal != 0};
     attention::Rows<REAL> rows{query, key, value, nullptr, output, nullptr, nullptr, nullptr};
-    attention::run<attention::Forward<REAL, LOGS>>(shape, rows, lengths, document_ids, threads);
+    attention::run<attention::Forward<REAL, KIND>>(shape, rows, lengths, document_ids, threads);
 }
 #endif
 
@@ -25,6 +29,6 @@ extern "C" void longmix_backward(const REAL* gradient, const REAL* query, const 
                                  int64_t width, int64_t causal, int64_t threads) {
     attention::Shape shape{batch, heads, positions, features, width, causal != 0};
     attention::Rows<REAL> rows{query, key, value, gradient, nullptr, of_query, of_key, of_value};
-    attention::run<attention::Backward<REAL, LOGS>>(shape, rows, lengths, document_ids, threads);
+    attention::run<attention::Backward<REAL, KIND>>(shape, rows, lengths, document_ids, threads);
 }
 #endif

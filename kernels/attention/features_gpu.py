@@ -1,5 +1,8 @@
-"""Features of rows, (M, C), as the Triton programs of the linear attentions take them: from memory, or made of rows of
-queries or keys where they are read."""
+"""Features of rows, (M, C), as the Triton programs of the linear attentions take them.
+
+`KIND` says what they find: "given", features in memory; "logarithms" of positive ones; "made", logarithms of random
+features that they make of the rows of a `Recipe`; "mapped", features of `MappedRows`, made one by one.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,14 +11,15 @@ import torch
 import triton
 import triton.language as tl
 
+from ..common.exact_gpu import exact
 from ..common.products_gpu import rounded
 from ..common.tensor_cores import multiply_tf32
+from .feature_maps import RELU_SHIFT, relu_scale
 from .pieces import block_of
 from .rows_gpu import load_rows, places_of, product, where_head_begins
 
 NOTHING = tl.constexpr(-1e30)  # the scale of no key at all; finite, so that differences of scales are never NaN
-# In place of `LOGS`: features are logarithms that programs make, and their tensor is a `Recipe`.
-MADE = tl.constexpr(2)
+SHIFT = tl.constexpr(RELU_SHIFT)
 # Channels of a row that a program multiplies at a time without tensor cores: of more it has no registers for the
 # projection.
 PART = tl.constexpr(16)
@@ -73,8 +77,8 @@ class RandomFeatures:
     def shape(self) -> tuple[int, int, int, int]:
         return (*self.rows.shape[:3], len(self.projection))
 
-    @property
     def recipe(self) -> Recipe:
+        """As kernels take it."""
         _, _, count, width = self.rows.shape
         of_bias, places = 0, count
         if self.bias is not None:
@@ -86,14 +90,69 @@ class RandomFeatures:
         )  # fmt: skip
 
 
+class MappedRows(NamedTuple):
+    """Rows (B, H, N, m) of which features are made one by one, or of their gradients, which lie so far from each other;
+    of gradients there are several shares.
+    """
+
+    rows: torch.Tensor
+    of_share: int
+    of_sample: int
+    of_head: int
+    of_row: int
+    MAP: tl.constexpr
+    SCALE: tl.constexpr
+
+
+@dataclass(frozen=True)
+class MappedFeatures:
+    """Features (B, H, N, m) that lie in no memory: `feature_map` of each number of `rows`, whose channels lie side by
+    side; see `feature_map_attention`.
+    """
+
+    rows: torch.Tensor
+    feature_map: str
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    def new_gradients(self, shares: int, zero: bool) -> torch.Tensor:
+        """Room for gradients of the rows, (shares, B, H, N, m), those of a token side by side, as a layer has them."""
+        batch, heads, positions, width = self.shape
+        dtype = self.rows.dtype if shares == 1 else torch.promote_types(self.rows.dtype, torch.float32)
+        make = self.rows.new_zeros if zero else self.rows.new_empty
+        return make(shares, batch, positions, heads, width, dtype=dtype).transpose(2, 3)
+
+    def recipe(self, rows: torch.Tensor | None = None) -> MappedRows:
+        """As kernels take it, or such gradients."""
+        rows = self.rows[None] if rows is None else rows
+        constants = tl.constexpr(self.feature_map), tl.constexpr(relu_scale(rows.shape[4]))
+        return MappedRows(rows, *rows.stride()[:4], *constants)
+
+
+@triton.constexpr_function
+def logarithmic(KIND):
+    """Whether features are summed up on the scale of their peaks."""
+    return KIND in ("logarithms", "made")
+
+
+@triton.constexpr_function
+def in_memory(KIND):
+    """Whether a program's features begin where its head does, in (B, H, N, m)."""
+    return KIND in ("given", "logarithms")
+
+
 @triton.jit
-def load_features(source, row, inside, feature, features, LOGS: tl.constexpr, heads=None, positions=None):
+def load_features(source, row, inside, feature, features, KIND: tl.constexpr, heads=None, positions=None):
     """A block of features of a program's head, which begin at `source`, or which it makes, with (heads, positions)."""
-    if LOGS == MADE:
+    if KIND == "made":
         result = _made(source, heads, positions, row, inside, feature, features)
+    elif KIND == "mapped":
+        result = _mapped(source, heads, row, inside, feature, features)
     else:
         places, mask = places_of(source, row, inside, feature, features, None)
-        result = tl.load(tl.trans(places), mask=tl.trans(mask), other=absent(LOGS))
+        result = tl.load(tl.trans(places), mask=tl.trans(mask), other=absent(KIND))
     return result
 
 
@@ -129,37 +188,77 @@ def _made(recipe, heads, positions, row, inside, feature, features):
 
 
 @triton.jit
+def _mapped(source, heads, row, inside, feature, features):
+    rows = where_head_begins(source.rows, heads, source.of_sample, source.of_head)
+    places, mask = places_of(rows, row, inside, feature, features, source.of_row)
+    x = exact(tl.load(tl.trans(places), mask=tl.trans(mask), other=0.0))
+    # By comparisons, which let NaN through where maxima would not.
+    if source.MAP == "elu":
+        found = tl.where(x > 0, x + 1, tl.exp(tl.where(x > 0, 0.0, x)))
+    else:
+        found = tl.where(x < 0, 0.0, x * source.SCALE) + SHIFT
+    return tl.where(tl.trans(mask), found, 0.0)
+
+
+@triton.jit
+def _slopes(features, source, RULE: tl.constexpr):
+    """Derivatives of features by the numbers that they are made of."""
+    if source.MAP == "elu":
+        found = tl.minimum(features, 1.0)
+    else:
+        found = tl.where(features > rounded(tl.full((1, 1), SHIFT, features.dtype), RULE), source.SCALE, 0.0)
+    return found
+
+
+@triton.jit
 def store_features(tensor, matrix, row, inside, feature, features):
     places, mask = places_of(tensor, row, inside, feature, features, None)
     tl.store(tl.trans(places), matrix.to(tensor.dtype.element_ty), mask=tl.trans(mask))
 
 
-# Features on the scale of the peaks, so that no exponential overflows; without LOGS they pass as they are.
+@triton.jit
+def store_gradients(
+    target, matrix, found, source, row, inside, feature, features, heads, KIND: tl.constexpr, RULE: tl.constexpr
+):  # fmt: skip
+    """Write gradients of features that a program has found: those of logarithms, and of rows that features are made of
+    where these are.
+    """
+    if KIND == "mapped":
+        rows = where_head_begins(target.rows, heads, target.of_sample, target.of_head)
+        rows += tl.program_id(1).to(tl.int64) * target.of_share
+        places, mask = places_of(rows, row, inside, feature, features, target.of_row)
+        matrix *= _slopes(found, source, RULE)
+        tl.store(tl.trans(places), matrix.to(rows.dtype.element_ty), mask=tl.trans(mask))
+    else:
+        store_features(target, to_logarithms(matrix, found, KIND), row, inside, feature, features)
+
+
+# Logarithms on the scale of the peaks, so that no exponential overflows; features pass as they are.
 
 
 @triton.constexpr_function
-def absent(LOGS):
+def absent(KIND):
     """The value in place of a feature that is not there."""
-    return float("-inf") if LOGS else 0.0
+    return float("-inf") if logarithmic(KIND) else 0.0
 
 
 @triton.jit
-def features_of_keys(keys, peak, inside, LOGS: tl.constexpr, RULE: tl.constexpr):
-    keys = tl.where(inside[None, :], keys, absent(LOGS))
-    if LOGS:
+def features_of_keys(keys, peak, inside, KIND: tl.constexpr, RULE: tl.constexpr):
+    keys = tl.where(inside[None, :], keys, absent(KIND))
+    if logarithmic(KIND):
         keys = tl.exp(keys - peak[:, None])
     return rounded(keys, RULE)
 
 
 @triton.jit
-def scale_of_queries(queries, peak, LOGS: tl.constexpr):
+def scale_of_queries(queries, peak, KIND: tl.constexpr):
     """Logarithm of the number (C) that each query's features are relative to."""
-    return tl.maximum(tl.max(queries + peak[:, None], 0), NOTHING if LOGS else 0.0)
+    return tl.maximum(tl.max(queries + peak[:, None], 0), NOTHING if logarithmic(KIND) else 0.0)
 
 
 @triton.jit
-def features_of_queries(queries, peak, scale, LOGS: tl.constexpr, RULE: tl.constexpr):
-    if LOGS:
+def features_of_queries(queries, peak, scale, KIND: tl.constexpr, RULE: tl.constexpr):
+    if logarithmic(KIND):
         queries = tl.exp(queries + peak[:, None] - scale[None, :])
     return rounded(queries, RULE)
 
@@ -181,8 +280,8 @@ def inverse_of(weight):
 
 
 @triton.jit
-def to_logarithms(matrix, features, LOGS: tl.constexpr):
+def to_logarithms(matrix, features, KIND: tl.constexpr):
     """Gradients of features to those of their logarithms."""
-    if LOGS:
+    if logarithmic(KIND):
         matrix *= features
     return matrix

@@ -12,7 +12,7 @@ import triton
 from ..common.interpreter import interpreted
 from ..common.tensor_cores import multiply_tf32
 from .causal_gpu import causal_forward, causal_keys, causal_later, causal_queries, causal_sums
-from .features_gpu import MADE, RandomFeatures, Recipe
+from .features_gpu import MappedFeatures, MappedRows, RandomFeatures, Recipe
 from .pieces import block_of, channels_of, pieces_of
 from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
 from .programs_gpu import document_keys, document_sums, whole_backward, whole_forward
@@ -28,30 +28,30 @@ CAUSAL_FEATURES = 128  # on tensor cores, at most: of more, the backward pass sp
 # Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
-Features = torch.Tensor | RandomFeatures
+Features = torch.Tensor | RandomFeatures | MappedFeatures
 
 
-def attention(query, key, value, lengths, document_ids, causal, logarithms):
+def attention(query, key, value, lengths, document_ids, causal, kind):
     """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
     result = torch.empty_like(value)
-    attend(result, query, key, value, lengths, document_ids, causal, logarithms)
+    attend(result, query, key, value, lengths, document_ids, causal, kind)
     return result
 
 
-def attention_backward(gradient, query, key, value, lengths, document_ids, causal, logarithms):
+def attention_backward(gradient, query, key, value, lengths, document_ids, causal, kind):
     """Gradients of query, key and value."""
     of_value = torch.empty_like(value)
-    arguments = query, key, value, lengths, document_ids, causal, logarithms
+    arguments = query, key, value, lengths, document_ids, causal, kind
     return *unattend(gradient, of_value, *arguments), of_value
 
 
-def attend(result, query, key, value, lengths, document_ids, causal, logarithms) -> None:
+def attend(result, query, key, value, lengths, document_ids, causal, kind) -> None:
     """Write the result of `attention`. Without causality, rows of value and of the result may lie anywhere, and queries
-    and keys may be `RandomFeatures`.
+    and keys may be `RandomFeatures`, or, without documents too, `MappedFeatures`.
     """
     if lengths is not None:
         result.zero_()  # rows of padding are not written
-    grid, options = _launch(query, value, causal, logarithms, document_ids)
+    grid, options = _launch(query, value, causal, kind, document_ids)
     if causal:
         sums = _sums_of_documents(causal_sums, grid, options, key, value, lengths, document_ids)
         causal_forward[grid](query, key, value, lengths, document_ids, *sums, result, **options)
@@ -65,17 +65,17 @@ def attend(result, query, key, value, lengths, document_ids, causal, logarithms)
 
 
 def unattend(
-    gradient, of_value, query, key, value, lengths, document_ids, causal, logarithms
+    gradient, of_value, query, key, value, lengths, document_ids, causal, kind
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Write the gradient of value, whose rows lie as those of the result's gradient, and return those of query, key:
-    of `RandomFeatures` those of the logarithms.
+    of `RandomFeatures` those of the logarithms, of `MappedFeatures` those of the rows, a token's heads side by side.
     """
-    grid, options = _launch(query, value, causal, logarithms, document_ids)
+    grid, options = _launch(query, value, causal, kind, document_ids)
     blocks = grid[1]
-    make = _like(query).new_empty if lengths is None else _like(query).new_zeros
-    of_query, of_key = (make((blocks, *query.shape)) for _ in range(2))
+    shares = [_room_for_gradients(features, blocks, lengths is not None) for features in (query, key)]
     if lengths is not None:
         of_value.zero_()
+    of_query, of_key = (_target(features, share) for features, share in zip((query, key), shares, strict=True))
     of_rows = of_query, of_key, of_value
     apart = {} if causal else _apart("mixed", gradient)
     if causal:
@@ -97,7 +97,7 @@ def unattend(
         if states is not None:
             document_keys[grid](*_taken(key), *arguments, peaks, joined, of_key, of_value, *later, **apart, **options)
     # A single block of channels, the usual case, is the sum of itself.
-    return tuple(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key))
+    return tuple(share.sum(0) if blocks > 1 else share[0] for share in shares)
 
 
 def _unattend_causally(
@@ -109,7 +109,8 @@ def _unattend_causally(
     # Of each row the inverse of its weight, its offset and its scale, and at the last row of a step its size.
     inverse, offset, scale = (query.new_empty(grid[1], *query.shape[:3]) for _ in range(3))
     sizes = torch.empty(inverse.shape, dtype=torch.int32, device=value.device)
-    peaks = torch.empty_like(of_key) if options["LOGS"] else key  # written at the first row of a step
+    # Written at the first row of a step.
+    peaks = torch.empty_like(of_key) if options["KIND"] == "logarithms" else key
     notes = inverse, offset, scale, sizes, peaks
     sums = _sums_of_documents(causal_sums, grid, options, key, value, lengths, document_ids)
     arguments = gradient, query, key, value, lengths, document_ids
@@ -120,14 +121,29 @@ def _unattend_causally(
     causal_keys[grid](*arguments, of_key, own_of_value, of_value, *notes, states, totals, passing, **options)
 
 
-def _taken(*features: Features) -> tuple[torch.Tensor | Recipe, ...]:
+def _taken(*features: Features) -> tuple[torch.Tensor | Recipe | MappedRows, ...]:
     """As kernels take them."""
-    return tuple(each.recipe if isinstance(each, RandomFeatures) else each for each in features)
+    return tuple(each if isinstance(each, torch.Tensor) else each.recipe() for each in features)
 
 
 def _like(features: Features) -> torch.Tensor:
     """Of the dtype in which features are summed up."""
+    if isinstance(features, MappedFeatures):
+        return features.rows.new_empty(0, dtype=torch.promote_types(features.rows.dtype, torch.float32))
     return features.projection if isinstance(features, RandomFeatures) else features
+
+
+def _room_for_gradients(features: Features, shares: int, zero: bool) -> torch.Tensor:
+    """Room for so many shares (B, H, N, m) of gradients, zeros where not all rows are written."""
+    if isinstance(features, MappedFeatures):
+        return features.new_gradients(shares, zero)
+    like = _like(features)
+    return (like.new_zeros if zero else like.new_empty)((shares, *features.shape))
+
+
+def _target(features: Features, gradients: torch.Tensor) -> torch.Tensor | MappedRows:
+    """Room for gradients as kernels take it."""
+    return features.recipe(gradients) if isinstance(features, MappedFeatures) else gradients
 
 
 def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
@@ -166,7 +182,7 @@ def _room_for_sums(
 
 
 def _launch(
-    query: Features, value: torch.Tensor, causal: bool, logarithms: bool, document_ids: torch.Tensor | None
+    query: Features, value: torch.Tensor, causal: bool, kind: str, document_ids: torch.Tensor | None
 ) -> tuple[tuple[int, ...], dict]:
     """The grid, heads by blocks of channels by pieces of rows, and the arguments behind the tensors.
 
@@ -183,9 +199,8 @@ def _launch(
             f"{value.dtype}; allowed: at most {most}; set LONGMIX_KERNELS=portable"
         )
     channels = channels_of(features, width, itemsize)
-    logs = MADE.value if isinstance(query, RandomFeatures) else logarithms
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
-    blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logs}
+    blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "KIND": kind}
     # Half precision has no more digits than tensor cores.
     on_tensor_cores = value.itemsize == 2 and multiply_tf32() and not (causal and block > CAUSAL_FEATURES)
     blocks["RULE"] = "tf32" if on_tensor_cores else "ieee"

@@ -17,12 +17,13 @@ def _forward(
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
     causal: bool,
-    logarithms: bool,
+    kind: str,
 ) -> torch.Tensor:
-    """The result for features, query and key (B, H, N, m) and value (B, H, N, d), or for their logarithms.
+    """The result for query and key (B, H, N, m) and value (B, H, N, d).
 
-    All are contiguous, the first two in one dtype, fp32 or float64, the integers in int64. The value has that dtype, or
-    in Triton, beside fp32, half precision.
+    `kind`: features are "given", or their "logarithms", or, on CPUs, what one of FEATURE_MAPS makes features of. All
+    are contiguous, the first two in one dtype, fp32 or float64, the integers in int64. The value has that dtype, or in
+    Triton, beside fp32, half precision.
     """
     return torch.empty_like(value)
 
@@ -37,7 +38,7 @@ def _backward(
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
     causal: bool,
-    logarithms: bool,
+    kind: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value; features and sums are computed anew."""
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
@@ -46,7 +47,7 @@ def _backward(
 differentiate(_forward, lambda kernels, needed, *arguments: _backward(kernels, *arguments))
 
 
-def _attention(
+def attention(
     kernels: str,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -54,7 +55,7 @@ def _attention(
     lengths: torch.Tensor | None,
     causal: bool,
     document_ids: torch.Tensor | None,
-    logarithms: bool,
+    kind: str,
 ) -> torch.Tensor:
     working = working_dtype(query, key, value)
     of_value = value.dtype if kernels == "gpu_kernels" and working == torch.float32 else working
@@ -62,8 +63,8 @@ def _attention(
         tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()  # either, in one pass
         for tensor, dtype in ((query, working), (key, working), (value, of_value))
     )
-    return _forward(kernels, *tensors, lengths, document_ids, causal, logarithms).to(value.dtype)
+    return _forward(kernels, *tensors, lengths, document_ids, causal, kind).to(value.dtype)
 
 
-feature_attention = functools.partial(_attention, logarithms=True)
-linear_attention = functools.partial(_attention, logarithms=False)
+feature_attention = functools.partial(attention, kind="logarithms")
+linear_attention = functools.partial(attention, kind="given")

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .features_gpu import MADE, NOTHING, features_of_keys, load_features
+from .features_gpu import NOTHING, features_of_keys, load_features, logarithmic
 from .rows_gpu import load_rows, product
 
 LIMIT = tl.constexpr(40.0)
@@ -12,25 +12,30 @@ LIMIT = tl.constexpr(40.0)
 
 
 @triton.jit
-def no_keys(like, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr):
-    dtype: tl.constexpr = like.projection.dtype.element_ty if LOGS == MADE else like.dtype.element_ty
+def no_keys(like, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, KIND: tl.constexpr):
+    if KIND == "made":
+        dtype: tl.constexpr = like.projection.dtype.element_ty
+    elif KIND == "mapped":
+        dtype: tl.constexpr = tl.float64 if like.rows.dtype.element_ty == tl.float64 else tl.float32
+    else:
+        dtype: tl.constexpr = like.dtype.element_ty
     state = tl.zeros((FEATURES, CHANNELS), dtype)
     total = tl.zeros((FEATURES,), dtype)
-    return state, total, tl.full((FEATURES,), NOTHING if LOGS else 0.0, dtype)
+    return state, total, tl.full((FEATURES,), NOTHING if logarithmic(KIND) else 0.0, dtype)
 
 
 @triton.jit
-def forget(state, total, peak, fresh, LOGS: tl.constexpr):
+def forget(state, total, peak, fresh, KIND: tl.constexpr):
     state = tl.where(fresh, 0.0, state)
     total = tl.where(fresh, 0.0, total)
-    if LOGS:
+    if logarithmic(KIND):
         peak = tl.where(fresh, NOTHING, peak)
     return state, total, peak
 
 
 @triton.jit
-def rescale(state, total, before, peak, LOGS: tl.constexpr):
-    if LOGS:
+def rescale(state, total, before, peak, KIND: tl.constexpr):
+    if logarithmic(KIND):
         factor = tl.exp(before - peak)
         state *= factor[:, None]
         total *= factor
@@ -38,37 +43,37 @@ def rescale(state, total, before, peak, LOGS: tl.constexpr):
 
 
 @triton.jit
-def next_step(keys, peak, ids, row, end, index, LOGS: tl.constexpr):
+def next_step(keys, peak, ids, row, end, index, KIND: tl.constexpr):
     """(rows of the step that begins at `row`, peaks before it, peaks after it)."""
     rows = row + index
     beyond = rows >= end
     if ids is not None:
         beyond |= tl.load(ids + rows, mask=rows < end, other=0) != tl.load(ids + row)
     before = peak
-    if LOGS:
+    if logarithmic(KIND):
         first = tl.maximum(peak, tl.max(tl.where((index == 0)[None, :], keys, float("-inf")), 1))
         beyond |= tl.max(keys - first[:, None], 0) > LIMIT
     count = tl.min(tl.where(beyond, index, index.shape[0]), 0)
-    if LOGS:
+    if logarithmic(KIND):
         peak = tl.maximum(first, tl.max(tl.where((index < count)[None, :], keys, float("-inf")), 1))
     return count, before, peak
 
 
 @triton.jit
 def sum_of_keys(
-    key, value, begin, end, index, feature, features, channel, width, value_row, LOGS: tl.constexpr, RULE: tl.constexpr,
+    key, value, begin, end, index, feature, features, channel, width, value_row, KIND: tl.constexpr, RULE: tl.constexpr,
     heads=None, positions=None,
 ):  # fmt: skip
     """The state after the rows of a whole document."""
-    state, total, peak = no_keys(key, feature.shape[0], channel.shape[0], LOGS)
+    state, total, peak = no_keys(key, feature.shape[0], channel.shape[0], KIND)
     for row in range(begin, end, index.shape[0]):
         inside = index < end - row
-        keys = load_features(key, row, inside, feature, features, LOGS, heads, positions)
+        keys = load_features(key, row, inside, feature, features, KIND, heads, positions)
         before = peak
-        if LOGS:
+        if logarithmic(KIND):
             peak = tl.maximum(peak, tl.max(keys, 1))
-        state, total = rescale(state, total, before, peak, LOGS)
-        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        state, total = rescale(state, total, before, peak, KIND)
+        keys = features_of_keys(keys, peak, inside, KIND, RULE)
         values = load_rows(value, row, inside, channel, width, value_row)
         state += product(keys, values.to(state.dtype), RULE)
         total += tl.sum(keys, 1)
@@ -106,23 +111,23 @@ def state_of_piece(states, piece, FEATURES: tl.constexpr, CHANNELS: tl.constexpr
 
 
 @triton.jit
-def store_piece(state, total, peak, states, totals, peaks, piece, LOGS: tl.constexpr):
+def store_piece(state, total, peak, states, totals, peaks, piece, KIND: tl.constexpr):
     """Write what a piece sums up to."""
     tl.store(state_of_piece(states, piece, state.shape[0], state.shape[1]), state)
     tl.store(total_of_piece(totals, piece, state.shape[0]), total)
-    if LOGS:
+    if logarithmic(KIND):
         tl.store(total_of_piece(peaks, piece, state.shape[0]), peak)
 
 
 @triton.jit
-def add_piece(state, total, peak, states, totals, peaks, piece, LOGS: tl.constexpr):
+def add_piece(state, total, peak, states, totals, peaks, piece, KIND: tl.constexpr):
     """The state with what the keys of another piece sum up to."""
     own = tl.load(state_of_piece(states, piece, state.shape[0], state.shape[1]))
     own_total = tl.load(total_of_piece(totals, piece, state.shape[0]))
     before, own_peak = peak, peak
-    if LOGS:
+    if logarithmic(KIND):
         own_peak = tl.load(total_of_piece(peaks, piece, state.shape[0]))
         peak = tl.maximum(peak, own_peak)
-    state, total = rescale(state, total, before, peak, LOGS)
-    own, own_total = rescale(own, own_total, own_peak, peak, LOGS)
+    state, total = rescale(state, total, before, peak, KIND)
+    own, own_total = rescale(own, own_total, own_peak, peak, KIND)
     return state + own, total + own_total, peak

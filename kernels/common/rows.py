@@ -1,4 +1,4 @@
-"""The valid rows of a padded batch, and results that need no computation."""
+"""The valid rows of a padded batch, where rows of heads lie, and results that need no computation."""
 
 import torch
 
@@ -18,6 +18,12 @@ def keep_valid(tensor: torch.Tensor, valid: torch.Tensor | None, fill: float = 0
     shape = [valid.shape[0], *[1] * (tensor.dim() - 1)]
     shape[axis] = valid.shape[1]
     return torch.where(valid.reshape(shape), tensor, fill)
+
+
+def rows_like(x: torch.Tensor) -> torch.Tensor:
+    """Empty, of the shape (B, H, N, d) of x, the heads of a row side by side, as the layer around them has them."""
+    batch, heads, positions, width = x.shape
+    return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
 def of_nothing(result: torch.Tensor, *tensors: torch.Tensor | None) -> torch.Tensor:

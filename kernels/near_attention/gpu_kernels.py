@@ -11,7 +11,7 @@ import triton.language as tl
 from ..common.grids import checked
 from ..common.interpreter import interpreted
 from ..common.lengths_gpu import length_of
-from .operator import rows_like
+from ..common.rows import rows_like
 
 ROWS, PARTS = (4, 8) if interpreted() else (32, 512)
 # Without the limit ptxas may take a few registers less, and spill them.

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..common.rows import rows_like
 from ..operators import differentiate, operator
 
 
@@ -63,12 +64,6 @@ def _backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key, value, estimate, bias and share_logit; `result` and `sizes` are the two results."""
     return *(rows_like(x) for x in (query, key, value, value)), torch.empty_like(bias), torch.empty_like(share_logit)
-
-
-def rows_like(x: torch.Tensor) -> torch.Tensor:
-    """Empty, of the shape (B, H, N, d) of x, the heads of a row side by side, as the layer around them has them."""
-    batch, heads, positions, width = x.shape
-    return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
 def _keep(outputs, query, key, value, estimate, *others):

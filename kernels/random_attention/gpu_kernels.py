@@ -11,12 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ..attention.features_gpu import MADE, RandomFeatures, exact_rule, load_features, store_features
+from ..attention.features_gpu import RandomFeatures, exact_rule, load_features, store_features
 from ..attention.gpu_kernels import attend, unattend
 from ..attention.pieces import block_of, channels_of
 from ..attention.rows_gpu import length_of, product
 from ..common.interpreter import interpreted
-from .operator import heads_lie_apart, rows_like
+from ..common.rows import rows_like
+from .operator import heads_lie_apart
 from .tables import tables_of
 
 # Rows of a block, and programs of a launch: 16 for each multiprocessor of the largest of our cards, since of packed
@@ -65,9 +66,9 @@ def make_features(
     feature = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
     while row < end:
         inside = row + tl.arange(0, ROWS) < end
-        logs = load_features(query, row, inside, feature, features, MADE, heads, positions)
+        logs = load_features(query, row, inside, feature, features, "made", heads, positions)
         store_features(query_logs, logs, row, inside, feature, features)
-        logs = load_features(key, row, inside, feature, features, MADE, heads, positions)
+        logs = load_features(key, row, inside, feature, features, "made", heads, positions)
         store_features(key_logs, logs, row, inside, feature, features)
         row += ROWS
 
@@ -139,10 +140,10 @@ def random_attention(
     """The operator of operator.py."""
     _options(projection, query.shape[3])  # so that nothing is launched for what has no backward pass
     tables = None if waves is None else tables_of(waves, columns)
-    features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
+    kind, features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
     apart = heads_lie_apart(projection, causal)
     result = torch.empty_like(value) if apart else rows_like(value)
-    attend(result, *features, value, lengths, document_ids, causal, True)
+    attend(result, *features, value, lengths, document_ids, causal, kind)
     return result if apart else result.transpose(1, 2)
 
 
@@ -153,8 +154,8 @@ def random_attention_backward(
     apart = heads_lie_apart(projection, causal)
     of_value = torch.empty_like(value) if apart else rows_like(value)
     gradient = gradient if apart else gradient.transpose(1, 2)
-    features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
-    of_logs = unattend(gradient, of_value, *features, value, lengths, document_ids, causal, True)
+    kind, features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
+    of_logs = unattend(gradient, of_value, *features, value, lengths, document_ids, causal, kind)
     batch, heads, count, width = query.shape
     blocks, options = _options(projection, width)
     of_rows = [rows_like(x) for x in (query, key)]
@@ -179,14 +180,14 @@ def random_attention_backward(
 
 def _features_of_both(
     query, key, value, projection, tables, positions, lengths, causal
-) -> list[RandomFeatures] | list[torch.Tensor]:
-    """Features of queries and of keys, to be made where they are read, or their logarithms (B, H, N, m)."""
+) -> tuple[str, list[RandomFeatures] | list[torch.Tensor]]:
+    """The kind of features of queries and of keys, to be made where they are read, or their logarithms (B, H, N, m)."""
     biases = (None, None) if tables is None else tables.unbind(1)
     of_queries = RandomFeatures(query, projection, biases[0], positions, has_norm=False)
     features = [of_queries, RandomFeatures(key, projection, biases[1], positions, has_norm=True)]
     channels = channels_of(len(projection), value.shape[3], projection.itemsize)
     if not causal and value.shape[3] <= channels:
-        return features
+        return "made", features
     # Causal programs have no registers for more, and those of several blocks of channels would make the same features:
     # so the logarithms, of valid rows, stand in memory.
     logs = [projection.new_empty(of.shape) for of in features]
@@ -194,11 +195,11 @@ def _features_of_both(
     size = min(block_of(len(projection)), MADE_FEATURES)
     blocks = triton.cdiv(len(projection), size)
     pieces, rows = _pieces(batch * heads * blocks, count)
-    recipes = (of.recipe for of in features)
+    recipes = (of.recipe() for of in features)
     make_features[batch * heads, pieces, blocks](
         *recipes, lengths, *logs, heads, count, len(projection), rows, ROWS, size, num_warps=WARPS, maxnreg=REGISTERS
     )
-    return logs
+    return "logarithms", logs
 
 
 def _pieces(heads: int, rows: int) -> tuple[int, int]:

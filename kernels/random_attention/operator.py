@@ -4,7 +4,7 @@ import torch
 
 from ..attention.inputs import working_dtype
 from ..attention.operator import feature_attention
-from ..common.rows import keep_valid, valid_rows
+from ..common.rows import keep_valid, rows_like, valid_rows
 from ..operators import differentiate, operator
 from .places import Places
 from .portable import logs_of_both
@@ -72,12 +72,6 @@ def heads_lie_apart(projection: torch.Tensor, causal: bool) -> bool:
     With causality, in float64 and of many features, programs have no registers for more.
     """
     return causal or projection.dtype == torch.float64 or len(projection) > MOST_FEATURES
-
-
-def rows_like(x: torch.Tensor) -> torch.Tensor:
-    """Empty, of the shape (B, H, N, d) of x, the heads of a row side by side, as the layer around them has them."""
-    batch, heads, positions, width = x.shape
-    return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
 def _derivative(kernels, needed, gradient, query, key, value, projection, waves, columns, *others):

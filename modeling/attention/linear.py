@@ -27,7 +27,7 @@ class LinearAttention(Attention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
-        return ops.linear_attention(elu_plus_one(query), elu_plus_one(key), value, context.lengths)
+        return ops.feature_map_attention(query, key, value, "elu", context.lengths)
 
 
 class PerformerAttention(Attention):
@@ -80,11 +80,4 @@ class ReluPerformerAttention(Attention):
     ) -> torch.Tensor:
         """See Attention."""
         query, key, value = (norm(x) for norm, x in zip(self.norms, (query, key, value), strict=True))
-        query, key = (torch.relu(x * x.shape[-1] ** -0.25) + 1e-3 for x in (query, key))
-        return ops.linear_attention(query, key, value, context.lengths)
-
-
-def elu_plus_one(x: torch.Tensor) -> torch.Tensor:
-    """elu(x) + 1 in fp32 or wider, exact to rounding also where it is small: fp16 would have zeros there."""
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+        return ops.feature_map_attention(query, key, value, "relu", context.lengths)

@@ -7,11 +7,14 @@ from torch import nn
 
 from longmix.kernels.linear.products import multiplies
 
-from ..attention import Attention, SoftmaxAttention
+from ..attention import Attention, LinearAttention, SoftmaxAttention
 from ..context import BatchContext
 from ..masking import keep_valid
 from ..plain_linear import are_bare, linear
 from ..precision import narrowed
+
+# Attentions that have no parameters between their projections.
+ALIKE = (SoftmaxAttention, LinearAttention)
 
 
 def attend_in_bands(
@@ -22,8 +25,8 @@ def attend_in_bands(
 ) -> list[torch.Tensor]:
     """What the attention of each band makes of it.
 
-    To an attention that they share, bands of one length are so many samples more; to softmax attention, which has no
-    parameters between its projections, so are those that have one each.
+    To an attention that they share, bands of one length are so many samples more; where attentions differ by their
+    projections alone, so are those that have one each.
 
     Args:
         attentions: one for each band, of one kind, perhaps one and the same.
@@ -40,7 +43,7 @@ def attend_in_bands(
         first += count
         if all(attention is chosen[0] for attention in chosen):
             mixed.append(chosen[0](rows, BatchContext(mask)))
-        elif type(chosen[0]) is SoftmaxAttention:
+        elif type(chosen[0]) in ALIKE:
             mixed.append(_together(chosen, rows, mask))
         else:
             bands = _bands(rows, count)
@@ -50,7 +53,7 @@ def attend_in_bands(
     return mixed
 
 
-def _together(attentions: Sequence[SoftmaxAttention], rows: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _together(attentions: Sequence[Attention], rows: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """A stack (k B, n, width) -> (k B, n, width)."""
     first = attentions[0]
     rows = keep_valid(rows, mask)

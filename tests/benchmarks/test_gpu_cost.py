@@ -194,7 +194,8 @@ def test_without_triton_plain_pytorch_is_counted(script, monkeypatch, capsys):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "mixer", ["transformer", "flt", "paramixer", "converter", "s3attention", "wavspa", "wavspa-lifting"]
+    "mixer",
+    ["transformer", "flt", "paramixer", "converter", "s3attention", "wavspa", "wavspa-linear", "wavspa-lifting"],
 )
 def test_every_further_layer_launches_what_the_second_does(script, mixer):
     layers = script("gpu_model.layers")
@@ -311,6 +312,7 @@ def test_the_command_writes_every_row(triton, tmp_path):
         "converter",
         "s3attention",
         "wavspa",
+        "wavspa-linear",
         "wavspa-lifting",
     }
 

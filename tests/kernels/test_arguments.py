@@ -12,6 +12,9 @@ CALLS = {
     "feature_attention": lambda make, **integers: ops.feature_attention(
         make(3, 1, 6, 2), make(3, 1, 6, 2), make(3, 1, 6, 4), causal=True, **integers
     ),
+    "feature_map_attention": lambda make, **integers: ops.feature_map_attention(
+        *(make(3, 1, 6, 4) for _ in range(3)), "elu", **integers
+    ),
     "givens_mix": lambda make, **integers: ops.givens_mix(
         make(3, 6, 1, 2, 2), make(3, 1, 2, 5, 3), make(3, 1, 2, 5, 3), make(3, 1, 6), **integers
     ),

@@ -15,6 +15,7 @@ DTYPES = (torch.float16, torch.float64)
 # Of the cases of an operation the one that most of its code is for.
 COVERING = {
     "feature_attention": "two",
+    "feature_map_attention": "three",
     "givens_mix": "two",
     "lifting_analysis": "three",
     "lifting_synthesis": "three",

@@ -9,6 +9,10 @@ from longmix.kernels.selection import OPERATIONS, obstacle
 # Operation -> (its result, from floating arguments of the shapes for B, N, D).
 CALLS = {
     "feature_attention": (ops.feature_attention, lambda b, n, d: [(b, 2, n, 3), (b, 2, n, 3), (b, 2, n, d)]),
+    "feature_map_attention": (
+        lambda query, key, value, lengths: ops.feature_map_attention(query, key, value, "elu", lengths),
+        lambda b, n, d: [(b, 2, n, 3), (b, 2, n, 3), (b, 2, n, d)],
+    ),
     "givens_mix": (
         ops.givens_mix,
         lambda b, n, d: [(b, n, 2, d, 2), *[(b, 2, 1, max(n - 1, 0), 3)] * 2, (b, 2, n)],

@@ -186,7 +186,7 @@ def test_the_papers_block_has_one_normalisation(make_model, batch):
     assert not any(isinstance(module, torch.nn.LayerNorm) for module in model.embeddings.modules())
 
 
-@pytest.mark.parametrize("kind", ["softmax", "windowed"])
+@pytest.mark.parametrize("kind", ["softmax", "linear", "windowed"])
 @pytest.mark.parametrize("share", [False, True])
 def test_bands_of_one_length_are_attended_in_as_if_alone(kind, share, make_mixer):
     mixer = make_mixer("wavspa", levels=2, attention=kind).double()

@@ -13,8 +13,15 @@ from longmix.kernels import proof_worker, proving, selection
 from longmix.kernels.selection import OPERATIONS
 
 CPU = torch.device("cpu")
-# C++ makes neither neighbours nor features, angles and Fourier transforms with kernels of its own.
-WITHOUT_CPP = {"near_attention", "random_feature_attention", "spectral_filter", "token_givens_mix"}
+# C++ makes neither neighbours nor random features, angles and Fourier transforms with kernels of its own, and features
+# one by one with those of linear attention.
+WITHOUT_CPP = {
+    "feature_map_attention",
+    "near_attention",
+    "random_feature_attention",
+    "spectral_filter",
+    "token_givens_mix",
+}
 WITH_CPP = sorted(set(OPERATIONS) - WITHOUT_CPP)
 
 
@@ -155,6 +162,7 @@ def longest_form(operation, dtype):
 # A form of each folder, as small as the interpreter needs it.
 SMALL = {
     "feature_attention": (1, 3, 2, False, True, False, True),
+    "feature_map_attention": (1, 3, 2, "elu", True, True, True),
     "givens_mix": (1, 2, 1, False, True, True, True, True),
     "lifting_synthesis": (1, 2, 2, 1, True),
     "link_mix": (1, 1, 2, False, 64, True, True, True),
