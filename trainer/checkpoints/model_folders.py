@@ -4,7 +4,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 
-from ..models.folder import CONFIGURATION
+from ..models.folder import CONFIGURATION, check_model_folder
 from ..settings.mistakes import say
 from . import contents, folders
 from .state import STATE
@@ -47,6 +47,20 @@ def model_folder(source: str, step: int | None = None, newest: bool = False) -> 
     if folders.steps(folder) != available:
         return model_folder(source, newest=newest)  # it trains: what was there is gone, and there are newer ones
     raise UserError(f"{source}: every checkpoint is damaged; see the warnings above")
+
+
+def newest_own_model(run: Path) -> str | None:
+    """The model folder of a run's newest checkpoint of which it can be read, whatever else of it is damaged; None:
+    there is none.
+    """
+    for step in reversed(folders.steps(run)):
+        folder = folders.path_of(run, step) / contents.MODEL
+        try:
+            check_model_folder(folder)
+        except UserError:
+            continue
+        return str(folder)
+    return None
 
 
 def told_model_folder(source: str) -> str:

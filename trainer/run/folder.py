@@ -19,7 +19,7 @@ from ..checkpoints import folders
 from ..checkpoints.contents import MODEL
 from ..checkpoints.state import read_state
 from ..models.defaults import defaults_of_model, with_defaults
-from ..models.field_check import field_mistakes
+from ..models.field_check import FROM, field_mistakes
 from ..models.folder import CONFIGURATION
 from ..optimization.schedule import learning_rate
 from ..settings import reading, shuffling
@@ -72,6 +72,12 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             f"{run} holds a run with other optim.no_decay or optim.lr_factors, in whose groups its optimizer keeps the "
             "state of the parameters: set them back (factors may only change as long as their order, and what lies "
             f"below, at and above 1, stays), or {anew}"
+        )
+    left_out = sorted(before.model.keys() - now.model.keys()) if FROM in before.model and FROM in now.model else []
+    if left_out and folders.steps(run):
+        raise UserError(
+            f"{run} holds a run that began with model.{left_out[0]}={before.model[left_out[0]]!r} beside model.from, "
+            "and goes on with its checkpoint's model: set it, to this or, with run.allow_changes, to another value"
         )
     changes = changed_keys(before, resolved(run, as_begun(run, now)))
     if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):

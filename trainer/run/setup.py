@@ -13,7 +13,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import load_tokenizer
 
-from ..checkpoints.model_folders import model_folder
+from ..checkpoints.model_folders import model_folder, newest_own_model
 from ..models.build import build_model, model_configuration
 from ..models.field_check import FROM
 from ..models.loading import has_other_vocabulary
@@ -169,14 +169,19 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
 
 
 def _with_model_folder(configuration: RunConfiguration) -> RunConfiguration:
-    """The configuration with the model folder that model.from means, which may be a run or a checkpoint."""
+    """The configuration with the model folder that model.from means, which may be a run or a checkpoint.
+
+    A run that goes on starts from its own checkpoint: what it once started from may be another model by now, or gone.
+    """
     source = configuration.model.get(FROM)
     if source is None:
         return configuration
-    try:
-        found = model_folder(source)
-    except UserError as error:
-        raise UserError(f"model.from: {error}") from None
+    found = None if configuration.run.dir is None else newest_own_model(Path(configuration.run.dir))
+    if found is None:
+        try:
+            found = model_folder(source)
+        except UserError as error:
+            raise UserError(f"model.from: {error}") from None
     return dataclasses.replace(configuration, model={**configuration.model, FROM: found})
 
 

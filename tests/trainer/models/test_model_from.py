@@ -1,5 +1,7 @@
 """`model.from` with another model than the checkpoint's: what starts anew, and what is left, is named in one line."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.models.loading import load_config, load_model
+from longmix.trainer.processes.world import SharedMistake
 from longmix.trainer.run import setup
 from longmix.trainer.settings import reading
 
@@ -87,3 +90,33 @@ def test_a_run_says_what_starts_anew(train, tmp_path, capsys):
     assert (output.out + output.err).count(
         "these start anew: encoder.layers.1.*; other fields of model: num_hidden"
     ) == 1
+
+
+def test_a_run_goes_on_from_its_own_checkpoint_whatever_became_of_what_it_started_from(train, tmp_path):
+    train(tmp_path / "first", **{"optim.max_steps": 1, "optim.warmup_steps": 0})
+    source = tmp_path / "first" / "model"
+    model = {"model": {"from": str(source), "hidden_dropout_prob": 0.2}}
+    whole, stopped, moved = (tmp_path / name for name in ("whole", "stopped", "moved"))
+    assert train(whole, **model).code == 0
+    for run in (stopped, moved):
+        assert train(run, **model, **{"run.stop_at_step": 3}).code == 75
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "hidden_act": "relu", "layer_norm_eps": 1e-3}))
+    assert train(stopped, **model).code == 0
+    shutil.rmtree(tmp_path / "first")
+    assert train(moved, **model).code == 0
+    for run in (stopped, moved):
+        for name in ("config.json", "model.safetensors"):
+            assert (run / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
+
+
+def test_a_field_beside_what_a_run_started_from_is_not_left_out_later(train, tmp_path):
+    """Its checkpoint's model has it, whatever the run file says no longer."""
+    train(tmp_path / "first", **{"optim.max_steps": 1, "optim.warmup_steps": 0})
+    source, run = {"from": str(tmp_path / "first" / "model")}, tmp_path / "second"
+    train(run, **{"model": {**source, "hidden_dropout_prob": 0.2}, "run.stop_at_step": 3})
+    allowed = {"run.allow_changes": ["model"]}
+    with pytest.raises(SharedMistake, match=r"began with model\.hidden_dropout_prob=0\.2 beside model\.from"):
+        train(run, model=source, **allowed)
+    assert train(run, model={**source, "hidden_dropout_prob": 0.0}, **allowed).code == 0
+    assert json.loads((run / "model" / "config.json").read_text())["hidden_dropout_prob"] == 0.0
