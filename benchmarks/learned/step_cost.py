@@ -29,6 +29,8 @@ PRECISIONS = ("fp32", "bf16")
 BEFORE = "before"
 BERT = "bert"
 WARM_UP_STEPS = 5
+# What figures of one session have in common.
+SESSION = ("date", "commit", "command", "machine")
 _WORKER = Path(__file__).with_name("step_worker.py")
 
 
@@ -146,7 +148,9 @@ def model_words(name: str, work: Path) -> list[str]:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """The newest figure of every case among `rows` of results.csv, with the ratios to fp32 before."""
+    """The newest figure of every case among `rows` of results.csv, with the ratio to fp32 before where that took turns
+    with it: figures of two sessions do not compare.
+    """
     newest = {row["case"]: row for row in rows}
     columns = [(count, precision) for count in ROWS for precision in PRECISIONS]
     header = ["", *(f"{count} rows, {precision}" for count, precision in columns)]
@@ -157,7 +161,8 @@ def table(rows: list[dict[str, str]]) -> str:
             row = newest.get(f"{name}, {precision}, {count} rows")
             base = newest.get(f"{name.removesuffix(f' {BEFORE}')} {BEFORE}, fp32, {count} rows")
             shown += [] if row is None else [row]
-            ratio = "" if row is None or base is None else f" ({float(row['value']) / float(base['value']):.2f}x)"
+            took_turns = None not in (row, base) and all(row[name] == base[name] for name in SESSION)
+            ratio = f" ({float(row['value']) / float(base['value']):.2f}x)" if took_turns else ""
             cells.append("" if row is None else f"{float(row['value']):,.0f}{ratio}")
         if any(cells):
             lines.append([f"`{name.removesuffix(f' {BEFORE}')}`{', before' * name.endswith(BEFORE)}", *cells])

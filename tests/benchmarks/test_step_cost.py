@@ -41,13 +41,17 @@ def test_the_median_step_behind_the_first_ones_counts(step_cost, monkeypatch, tm
 
 
 def test_the_table_gives_ratios_to_fp32_before(step_cost):
-    row = {"date": "2026-01-02", "commit": "abc", "machine": "one core"}
+    row = {"date": "2026-01-02", "commit": "abc", "machine": "one core", "command": "training_speed.py --before PYTHON"}
     values = {
         "transformer before, fp32": 100,
         "transformer before, bf16": 130,
         "transformer, bf16": 170,
         "bert, fp32": 50,
     }
-    text = step_cost.table([{"case": f"{case}, 8 rows", "value": value, **row} for case, value in values.items()])
+    rows = [{"case": f"{case}, 8 rows", "value": value, **row} for case, value in values.items()]
+    text = step_cost.table(rows)
     assert "| `transformer`, before | 100 (1.00x) | 130 (1.30x) |" in text
     assert "| `transformer` |  | 170 (1.70x) |" in text and "| `bert` | 50 |" in text
+    # Later without the version before: on another day the machine may have been busier.
+    later = {**rows[2], "value": 140, "command": "training_speed.py"}
+    assert "| `transformer` |  | 140 |" in step_cost.table([*rows, later])
