@@ -10,7 +10,7 @@ OPTIONS = {
     SLOW: ("optim.name=muon", "optim.update_rms=0.2"),
     FAST: ("optim.name=muon", "optim.update_rms=0.5"),
 }
-MASKS = (0.15, 0.30)
+MASKS = (0.15, 0.30, 0.40)
 # The rates that every row is tried with; where the best one lies at an end, the rate beyond it follows (`rates_of`).
 RATES = {ADAMW: (5e-4, 1e-3, 2e-3), SLOW: (5e-4, 1e-3, 2e-3, 4e-3), FAST: (1e-3, 1.5e-3, 2e-3)}
 
@@ -90,6 +90,7 @@ LARGER_CHANGES = (
     BEFORE,
     _before("rate 1e-3", "optim.lr=1e-3"),
     Change("rate 1e-3, 40 % masked", ("optim.lr=1e-3", "objective.mask_probability=0.4")),
+    Change("rate 5e-4, 40 % masked", ("optim.lr=5e-4", "objective.mask_probability=0.4")),
     _before(
         "rate 5e-4, matrices at 0.2, momentum 0.95", "optim.lr=5e-4", "optim.update_rms=0.2", "optim.momentum=0.95"
     ),

@@ -93,7 +93,7 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
     of_each = len(points.CHANGED) + len(points.CONFIRMED) + 2
     others = len(points.SHARES) * len(points.LONGER_ROWS) + len(points.LARGER_CHANGES) + 1 + 2
     others += 2 * len(points.factor_changes(128))
-    assert len(made) == 60 + 2 * others + (2 * of_each + 5) * len(MODEL_TYPES)
+    assert len(made) == 90 + 2 * others + (2 * of_each + 5) * len(MODEL_TYPES)
     for case in made:
         paths = [text for text in case.arguments if "=" not in text]
         run = reading.load(paths, [text for text in case.arguments if "=" in text])
@@ -397,7 +397,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
-    runs = [26] * 3 + [18, 18, 18, 20, 18, 18] + [8, 8, 8, 10, 8, 10] + [6] * 2 + [12] + [16] + [5] * 6 + [12] * 6
+    runs = [39] * 3 + [18, 18, 18, 20, 18, 18] + [8, 8, 8, 10, 8, 10] + [6] * 2 + [14] + [16] + [5] * 6 + [12] * 6
     assert [int(line.split()[2]) for line in lines[:-1]] == runs
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
