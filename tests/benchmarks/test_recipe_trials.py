@@ -132,12 +132,12 @@ def test_the_texts_of_the_three_sets_never_meet(script, cases, tmp_path, monkeyp
 def test_the_further_seed_is_of_the_rate_that_validation_chooses(benchmark, cases, work, monkeypatch):
     monkeypatch.setattr(cases, "GRID_ROWS", ("paramixer",))
     assert benchmark.run_trial(work, "grid", 1, None) == []
-    # 20 points; 2e-3 is the largest rate of AdamW and of matrices at 0.5, so that 4e-3 is tried for both masks.
-    assert len(benchmark.ran) == len(set(benchmark.ran)) == 20 + 4 + 6
-    assert all("0.004" in name for name in benchmark.ran[20:24])
-    assert all("0.002" in name for name in benchmark.ran[24:])
+    # 30 points; 2e-3 is the largest rate of AdamW and of matrices at 0.5, so that 4e-3 is tried for all masks.
+    assert len(benchmark.ran) == len(set(benchmark.ran)) == 30 + 6 + 9
+    assert all("0.004" in name for name in benchmark.ran[30:36])
+    assert all("0.002" in name for name in benchmark.ran[36:])
     chosen = cases.chosen_cases(work)
-    assert {point.rate for point in chosen} == {2e-3} and len(chosen) == 6
+    assert {point.rate for point in chosen} == {2e-3} and len(chosen) == 9
     for runs in chosen.values():
         assert [case.record()["masked_accuracy"] for case in runs] == pytest.approx([2e-5, 0.1 + 2e-5])
     # Finished runs are not repeated, nor chosen anew.
