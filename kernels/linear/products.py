@@ -58,9 +58,9 @@ def few_rows(rows: int) -> int:
 
 def _are_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether all are fp32 on a CPU and not wrapped, and nobody casts, transforms or looks at what is dispatched."""
-    if torch.is_autocast_enabled("cpu") or _is_in_forward_mode():
+    if torch.is_autocast_enabled("cpu") or _is_transformed():
         return False
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
     return all(
         type(tensor) in (torch.Tensor, nn.Parameter)  # subclasses multiply as they do
@@ -72,8 +72,9 @@ def _are_plain(*tensors: torch.Tensor | None) -> bool:
     )
 
 
-def _is_in_forward_mode() -> bool:
-    return torch.autograd.forward_ad._current_level >= 0
+def _is_transformed() -> bool:
+    """Whether forward mode, or a transform of `torch.func`, is on."""
+    return torch.autograd.forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def is_chosen() -> bool:
@@ -154,8 +155,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         of_inputs, of_weight, of_bias = ctx.needs_input_grad
-        # Tangents that were begun since: torch's own products have a rule for them.
-        multiply = functional.linear if _is_in_forward_mode() else _Linear.apply
+        # Tangents, or transforms, that were begun since: torch's own products have a rule for them.
+        multiply = functional.linear if _is_transformed() else _Linear.apply
         return (
             multiply(gradient, weight.mT, None) if of_inputs else None,
             _by_the_narrower(multiply, gradient, inputs) if of_weight else None,

@@ -141,7 +141,7 @@ def test_the_further_seed_is_of_the_rate_that_validation_chooses(benchmark, case
     for runs in chosen.values():
         assert [case.record()["masked_accuracy"] for case in runs] == pytest.approx([2e-5, 0.1 + 2e-5])
     # Finished runs are not repeated, nor chosen anew.
-    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 30
+    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 45
 
 
 def test_rates_are_tried_beyond_the_best_one(benchmark, cases, points, work, monkeypatch):

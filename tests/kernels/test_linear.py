@@ -126,6 +126,23 @@ def test_derivatives_of_every_order_and_under_torch_func(by_onednn):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_transforms_of_a_graph_that_was_made_before(by_onednn):
+    values, weight, bias = (x.requires_grad_() for x in drawn((40,), 20, 30))
+    directions = torch.randn(3, 40, 30)
+
+    def of_all(linear):
+        result = linear(values, weight, bias)
+
+        def gradients(direction):
+            return torch.autograd.grad(result, (values, weight, bias), direction, create_graph=True)
+
+        yield from torch.func.vmap(gradients)(directions)
+        yield torch.func.grad(lambda direction: gradients(direction)[1].square().sum())(directions[0])
+
+    for ours, theirs in zip(of_all(ops.linear), of_all(functional.linear), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_it_is_taken_for_fp32_alone(is_ours):
     assert is_ours(*drawn((50,), 20, 30))
     for dtype in (torch.float64, torch.bfloat16):
@@ -145,6 +162,8 @@ def test_wrapped_tensors_and_those_who_look_on_have_torchs_own(is_ours):
     with FlopCounterMode(display=False) as counter:
         assert not is_ours(values, weight, bias)
     assert counter.get_total_flops() == 2 * 50 * 20 * 30
+    with torch.device("cpu"):  # a mode that sees calls
+        assert not is_ours(values, weight, bias)
     layer = torch.nn.Linear(20, 30)
     seen = []
     assert linear(layer, values).equal(ops.linear(values, layer.weight, layer.bias)) and not seen

@@ -124,24 +124,13 @@ def defect(folder: Path) -> str | None:
     is checked as well.
     """
     try:
-        manifest = read_json(folder / MANIFEST)
-        entries = [(folder / entry["file"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
-    except FileNotFoundError:
-        return f"{folder / MANIFEST} is missing"
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-        return f"{folder / MANIFEST} is damaged ({error})"
+        entries = _listed(folder)
+    except UserError as error:
+        return str(error)
     for path, size, digest in entries:
-        if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
-            return f"{folder / MANIFEST} is damaged (it lists {path}, which is not of this checkpoint)"
-        try:
-            if not path.is_file():
-                return f"{path} is missing"
-            if path.stat().st_size != size:
-                return f"{path} has {path.stat().st_size} bytes instead of {size}"
-            if sha256_of_file(path) != digest:
-                return f"{path} does not have the contents that were written (SHA-256 differs)"
-        except OSError as error:
-            return f"{path} cannot be read ({error.strerror})"
+        found = _difference(folder, path, size, digest)
+        if found is not None:
+            return found
     listed = {path for path, _, _ in entries}
     if folder / STATE not in listed:
         return f"{folder / MANIFEST} is damaged (it does not list {STATE})"
@@ -150,6 +139,42 @@ def defect(folder: Path) -> str | None:
         contents.refuse_incomplete(folder, listed)
     except UserError as error:
         return str(error)
+    return None
+
+
+def has_whole(folder: Path, name: str) -> bool:
+    """Whether one file of a checkpoint is what was written; of large ones all files take minutes."""
+    try:
+        entries = [entry for entry in _listed(folder) if entry[0] == folder / name]
+    except UserError:
+        return False
+    return len(entries) == 1 and _difference(folder, *entries[0]) is None
+
+
+def _listed(folder: Path) -> list[tuple[Path, int, str]]:
+    """(path, bytes, SHA-256) of the files that a checkpoint's manifest lists. Raises UserError if it cannot be read."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+        return [(folder / entry["file"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
+    except FileNotFoundError:
+        raise UserError(f"{folder / MANIFEST} is missing") from None
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise UserError(f"{folder / MANIFEST} is damaged ({error})") from None
+
+
+def _difference(folder: Path, path: Path, size: int, digest: str) -> str | None:
+    """How a file differs from what the manifest says of it; None if it does not."""
+    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
+        return f"{folder / MANIFEST} is damaged (it lists {path}, which is not of this checkpoint)"
+    try:
+        if not path.is_file():
+            return f"{path} is missing"
+        if path.stat().st_size != size:
+            return f"{path} has {path.stat().st_size} bytes instead of {size}"
+        if sha256_of_file(path) != digest:
+            return f"{path} does not have the contents that were written (SHA-256 differs)"
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})"
     return None
 
 

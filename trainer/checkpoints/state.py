@@ -20,6 +20,8 @@ DATA_KEYS = ("data.train", "data.eval", "data.test")
 ADDED_KEYS = ("empty", "order", "products", "seed")
 # Who makes the larger products of fp32 matrices.
 ONEDNN, TORCH = "oneDNN", "torch"
+# In place of a seed that an earlier version did not note.
+UNNOTED = -1
 # No run counts further; integers of JSON have no end.
 LARGEST_COUNT = 2**63 - 1
 
@@ -51,8 +53,8 @@ class RunState:
         order: data.partitions, data.window and data.order, which with the seed decide which sample is the next; without
             the last where that is 1, and empty in checkpoints of earlier versions.
         products: ONEDNN or TORCH, as the run was begun; earlier versions had none but torch's.
-        seed: run.seed as the generators were seeded; a run that goes on with another one keeps them. None: nobody
-            knows.
+        seed: run.seed as the generators were seeded; a run that goes on with another one keeps them. UNNOTED in
+            checkpoints of earlier versions; None: it may have been another one than run.seed.
     """
 
     step: int = 0
@@ -73,7 +75,7 @@ class RunState:
     empty: int = 0
     order: list[int] = field(default_factory=list)
     products: str = TORCH
-    seed: int | None = None
+    seed: int | None = UNNOTED
 
     def forget_best_beyond(self, newest: "RunState") -> None:
         """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""
@@ -136,6 +138,8 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
         )
     if state.products not in (ONEDNN, TORCH):
         yield "products", f"is {state.products!r}, but takes {ONEDNN} or {TORCH}"
+    if state.seed is not None and not UNNOTED <= state.seed <= LARGEST_COUNT:
+        yield "seed", f"is {state.seed}, but takes null, or 0 to {LARGEST_COUNT}"
     if not _is_best_by(state.best_by):
         yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null(, masks)]"
     if state.best_step is not None and not 0 < state.best_step <= state.step:

@@ -55,7 +55,7 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
     if not path.is_file():
         raise UserError(
             f"{run} holds checkpoints, but no {CONFIG} that says which run they are of: put it back (a copy of the "
-            "run file that it was begun with will do), or choose another run.dir"
+            "run file that it was begun with will do, with its run.dir), or choose another run.dir"
         )
     before = _begun(run)
     anew = (
@@ -85,7 +85,8 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
     if changes:
         listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in changes)
         names = ", ".join(key for key, _, _ in changes)
-        remedy = _own_warmup(now.optim, before.optim, run)
+        is_of_schedule = any(key in SCHEDULE_KEYS for key, _, _ in changes)
+        remedy = _own_warmup(now.optim, before.optim, run) if is_of_schedule else ""
         is_of_model = any(key.startswith("model.") for key, _, _ in changes)
         shapes = " (of a model, only what leaves its weights' shapes as they are)" if is_of_model else ""
         raise UserError(

@@ -10,13 +10,14 @@ from longmix.data_prep.errors import UserError
 from longmix.kernels.linear.products import is_chosen
 
 from ..checkpoints import folders
-from ..checkpoints.state import ONEDNN, TORCH, read_state
-from ..engines.elastic import read_layout
+from ..checkpoints.state import ONEDNN, STATE, TORCH, UNNOTED, RunState, read_state
+from ..engines.elastic import LAYOUT, Layout, read_layout
 from ..models.field_check import field_mistakes
 from ..processes.precision import choose_precision
 from ..settings import reading
 from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration
+from .folder import noted_facts
 from .own_files import CONFIG, is_run
 
 _Part = TypeVar("_Part")
@@ -45,15 +46,17 @@ def _kept_precision(run: Path) -> str | None:
         return None
     if noted != "auto":
         return noted
-    layout = _last(run, read_layout)
+    layout = _last_layout(run)
     return layout.precision if layout else None
 
 
 def settle_products(run: Path, device: torch.device) -> str:
     """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as its last checkpoint says, or whoever
-    makes them here."""
-    state = _last(run, read_state)
-    return products_here(device) if state is None else state.products
+    makes them here. One version noted it among the kernels in config.yaml."""
+    state = _last_state(run)
+    if state is None:
+        return products_here(device)
+    return ONEDNN if "linear onednn" in str(noted_facts(run).get("kernels")) else state.products
 
 
 def products_here(device: torch.device) -> str:
@@ -64,7 +67,7 @@ def products_here(device: torch.device) -> str:
 def settle_gradients(configuration: RunConfiguration, precision: str) -> str:
     """What the gradients of a run in this precision are summed up in where DeepSpeed's file leaves it open: as in its
     last checkpoint, and in fp32 where there is none. Earlier versions took the run's precision."""
-    layout = _last(Path(configuration.run.dir), read_layout)
+    layout = _last_layout(Path(configuration.run.dir))
     before = (layout.gradients or layout.precision) if layout else "fp32"
     return before if before == precision else "fp32"
 
@@ -72,17 +75,40 @@ def settle_gradients(configuration: RunConfiguration, precision: str) -> str:
 def settle_seed(configuration: RunConfiguration) -> int | None:
     """What the generators of a run begin with: run.seed when it began. None: an earlier version did not note it, and
     the run may have another one by now."""
-    state, run = _last(Path(configuration.run.dir), read_state), configuration.run
+    run = Path(configuration.run.dir)
+    state = _last_state(run)
     if state is None:
-        return run.seed
-    return run.seed if state.seed is None and not is_free("run.seed", run.allow_changes) else state.seed
+        return configuration.run.seed
+    if state.seed != UNNOTED:
+        return state.seed
+    allowed = [*configuration.run.allow_changes, *_allowed_before(run)]
+    return None if is_free("run.seed", allowed) else configuration.run.seed
 
 
-def _last(run: Path, read: Callable[[Path], _Part]) -> _Part | None:
-    """What `read` finds in the last checkpoint of a run where it can; what is damaged is told by those who need it."""
-    for step in sorted(folders.steps(run), reverse=True):
+def _allowed_before(run: Path) -> list[str]:
+    """The changes that a run was allowed when it last went on."""
+    try:
+        return reading.load([str(run / CONFIG)], [], field_mistakes).run.allow_changes
+    except UserError:
+        return []
+
+
+def _last_state(run: Path) -> RunState | None:
+    return _last(run, STATE, read_state)
+
+
+def _last_layout(run: Path) -> Layout | None:
+    return _last(run, LAYOUT, read_layout)
+
+
+def _last(run: Path, name: str, read: Callable[[Path], _Part]) -> _Part | None:
+    """What `read` finds in a file of the run's last checkpoint in which that is whole: what is damaged is passed over
+    when a run goes on, and told by those who need it."""
+    for folder in (folders.path_of(run, step) for step in sorted(folders.steps(run), reverse=True)):
+        if not folders.has_whole(folder, name):
+            continue
         try:
-            return read(folders.path_of(run, step))
+            return read(folder)
         except UserError:
             continue
     return None

@@ -191,7 +191,10 @@ class _Run:
         }
         if self.state.step > 0:
             self.resume_notes = [
-                *changed_circumstances(self.configuration.run, noted_facts(self.folder), facts),
+                # Of a config.yaml that was lost the checkpoint knows this much.
+                *changed_circumstances(
+                    self.configuration.run, {"products": self.state.products, **noted_facts(self.folder)}, facts
+                ),
                 *risen_rate(self.folder, self.configuration, self.state.step),
             ]
         write_configuration(self.folder, self.configuration, facts)

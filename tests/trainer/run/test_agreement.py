@@ -106,25 +106,43 @@ def test_a_seed_that_nobody_knows_is_not_compared():
     assert list(own) == ["the share of the samples"]
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_run_with_another_seed_keeps_its_generators(train, rewrite_manifest, tmp_path, is_old):
+@pytest.mark.parametrize("noted_from", [1, 2, 3])
+def test_a_run_with_another_seed_keeps_its_generators(train, rewrite_manifest, tmp_path, noted_from):
+    """Earlier versions noted nothing: an allowed change is all that tells of another seed."""
     run = tmp_path / "run"
+
+    def forget(step):
+        if step < noted_from:
+            checkpoint = run / "checkpoints" / f"step-{step:08d}"
+            state = json.loads((checkpoint / "state.json").read_text())
+            del state["seed"]
+            (checkpoint / "state.json").write_text(json.dumps(state))
+            rewrite_manifest(checkpoint)
+
     settings = {"run.check_every": 1, "checkpoint.keep": 9}
     assert train(run, **settings, **{"run.stop_at_step": 1}).code == 75
-    if is_old:  # earlier versions noted nothing
-        checkpoint = run / "checkpoints" / "step-00000001"
-        state = json.loads((checkpoint / "state.json").read_text())
-        del state["seed"]
-        (checkpoint / "state.json").write_text(json.dumps(state))
-        rewrite_manifest(checkpoint)
+    forget(1)
     settings["run.seed"] = 5
     allowed = {"run.allow_changes": ["run.seed"]}
     assert train(run, **settings, **allowed, **{"run.stop_at_step": 2}).code == 75
-    if is_old:
-        settings |= allowed
+    forget(2)
+    assert train(run, **settings, **{"run.stop_at_step": 3}).code == 75
     assert train(run, **settings).code == 0
     states = [json.loads(path.read_text()) for path in sorted(run.glob("checkpoints/step-*/state.json"))]
-    assert {state["seed"] for state in states[is_old:]} == {None if is_old else 0}
+    assert {state["seed"] for state in states[noted_from - 1 :]} == {0 if noted_from == 1 else None}
+
+
+def test_the_seed_is_that_of_the_checkpoint_that_a_run_goes_on_from(train, tmp_path):
+    """A damaged one is passed over, and what it says of the seed with it."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    settings = {"run.check_every": 1, "model.hidden_dropout_prob": 0.1}
+    assert train(whole, **settings).code == 0
+    assert train(run, **settings, **{"run.stop_at_step": 3}).code == 75
+    path = run / "checkpoints" / "step-00000003" / "state.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    assert train(run, **settings).code == 0
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, run)]
+    assert weights[0] == weights[1]
 
 
 def test_it_is_checked_every_so_many_steps_and_told_in_one_line():

@@ -127,6 +127,40 @@ def test_each_start_with_other_products_says_so_and_the_next_one_goes_on_as_the_
     assert noted_facts(run)["products"] == "oneDNN"
 
 
+def test_its_checkpoint_says_who_multiplied_where_config_yaml_does_not(train, tmp_path, capsys, monkeypatch):
+    """As where a copy of the run file stands in for one that was lost."""
+    if not products.is_there():
+        pytest.skip("this build of torch has no oneDNN")
+    run = tmp_path / "run"
+    monkeypatch.setattr(products, "gains", lambda: True)
+    assert train(run, precision="fp32", **{"run.stop_at_step": 2}).code == 75
+    values = noted(run)
+    del values["provenance"]
+    (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    monkeypatch.setattr(products, "gains", lambda: False)
+    assert train(run, precision="fp32").code == 0
+    assert "until here this run computed with fp32 products by oneDNN, and now with torch: " in capsys.readouterr().err
+
+
+def test_a_run_of_the_version_that_noted_products_among_the_kernels(train, rewrite_manifest, tmp_path, monkeypatch):
+    if not products.is_there():
+        pytest.skip("this build of torch has no oneDNN")
+    run = tmp_path / "run"
+    monkeypatch.setattr(products, "gains", lambda: True)
+    assert train(run, precision="fp32", **{"run.stop_at_step": 2}).code == 75
+    values = noted(run)
+    del values["provenance"]["products"]
+    values["provenance"]["kernels"] = "linear onednn, linear_cross_entropy cpu"
+    (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    checkpoint = run / "checkpoints" / "step-00000002"
+    state = json.loads((checkpoint / "state.json").read_text())
+    del state["products"]
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    rewrite_manifest(checkpoint)
+    assert train(run, precision="fp32").code == 0
+    assert noted_facts(run)["products"] == "oneDNN"
+
+
 def test_a_run_in_half_precision_reads_its_test_split_as_it_began(
     train, read_metrics, write_data, tmp_path, monkeypatch
 ):
