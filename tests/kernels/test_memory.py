@@ -12,6 +12,7 @@ import pytest
 # for one block of 64 channels on each thread; what the attentions take does not grow with the length.
 LIMITS = {
     "feature_attention": 0.25,
+    "feature_map_attention": 0.25,
     "givens_mix": 2,
     "lifting_analysis": 1.5,
     "lifting_synthesis": 1.5,
@@ -40,7 +41,8 @@ def inputs(operation, positions):
         return (rows, torch.randn(BATCH, positions, 12, 13) / 13), (offsets,)
     if operation.endswith("attention"):
         value = rows.view(BATCH, positions, 2, 64).transpose(1, 2).contiguous()
-        return (torch.rand_like(value), torch.rand_like(value), value), ()
+        more = ("elu",) if operation.startswith("feature_map") else ()
+        return (torch.rand_like(value), torch.rand_like(value), value), more
     count = 1 if operation.startswith("wavelet") else 2
     more = (3, BATCH, positions) if operation.endswith("synthesis") else (3,)
     rows = rows.flatten(0, 1) if operation.endswith("synthesis") else rows
