@@ -73,7 +73,7 @@ def taken(operation, positions, options):
 
 found = {}
 for operation in OPERATIONS:
-    options = {"causal": True} if operation.endswith("attention") else {}
+    options = {"causal": True} if operation in ("feature_attention", "linear_attention") else {}
     taken(operation, 64, options)  # compiles
     found[operation] = [taken(operation, 16384, options)]
     found[operation].append(taken(operation, 16384, {**options, "lengths": torch.tensor([16384, 12000])}))
