@@ -117,15 +117,8 @@ class MappedFeatures:
     def shape(self) -> torch.Size:
         return self.rows.shape
 
-    def new_gradients(self, shares: int, zero: bool) -> torch.Tensor:
-        """Room for gradients of the rows, (shares, B, H, N, m), those of a token side by side, as a layer has them."""
-        batch, heads, positions, width = self.shape
-        dtype = self.rows.dtype if shares == 1 else torch.promote_types(self.rows.dtype, torch.float32)
-        make = self.rows.new_zeros if zero else self.rows.new_empty
-        return make(shares, batch, positions, heads, width, dtype=dtype).transpose(2, 3)
-
     def recipe(self, rows: torch.Tensor | None = None) -> MappedRows:
-        """As kernels take it, or such gradients."""
+        """As kernels take it, or room for shares (.., B, H, N, m) of the gradients of its rows."""
         rows = self.rows[None] if rows is None else rows
         constants = tl.constexpr(self.feature_map), tl.constexpr(relu_scale(rows.shape[4]))
         return MappedRows(rows, *rows.stride()[:4], *constants)

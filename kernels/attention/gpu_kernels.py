@@ -96,8 +96,7 @@ def unattend(
         whole_backward[grid](gradient, *_taken(query, key), *arguments, *sums, *of_rows, *later, **apart, **options)
         if states is not None:
             document_keys[grid](*_taken(key), *arguments, peaks, joined, of_key, of_value, *later, **apart, **options)
-    # A single block of channels, the usual case, is the sum of itself.
-    return tuple(share.sum(0) if blocks > 1 else share[0] for share in shares)
+    return tuple(_sum_of(features, share) for features, share in zip((query, key), shares, strict=True))
 
 
 def _unattend_causally(
@@ -133,17 +132,29 @@ def _like(features: Features) -> torch.Tensor:
     return features.projection if isinstance(features, RandomFeatures) else features
 
 
+# Gradients of features: those of each block of channels are a share of them.
+
+
 def _room_for_gradients(features: Features, shares: int, zero: bool) -> torch.Tensor:
-    """Room for so many shares (B, H, N, m) of gradients, zeros where not all rows are written."""
+    """Room for so many shares (B, H, N, m), zeros where not all rows are written; of `MappedFeatures` (B, N, H, m), and
+    a single one in the dtype of the rows.
+    """
+    like, shape = _like(features), features.shape
     if isinstance(features, MappedFeatures):
-        return features.new_gradients(shares, zero)
-    like = _like(features)
-    return (like.new_zeros if zero else like.new_empty)((shares, *features.shape))
+        batch, heads, positions, width = shape
+        like, shape = features.rows if shares == 1 else like, (batch, positions, heads, width)
+    return (like.new_zeros if zero else like.new_empty)((shares, *shape))
 
 
-def _target(features: Features, gradients: torch.Tensor) -> torch.Tensor | MappedRows:
-    """Room for gradients as kernels take it."""
-    return features.recipe(gradients) if isinstance(features, MappedFeatures) else gradients
+def _target(features: Features, shares: torch.Tensor) -> torch.Tensor | MappedRows:
+    """Room for them as kernels take it."""
+    return features.recipe(shares.transpose(2, 3)) if isinstance(features, MappedFeatures) else shares
+
+
+def _sum_of(features: Features, shares: torch.Tensor) -> torch.Tensor:
+    """(B, H, N, m); a single one, the usual case, is the sum of itself."""
+    total = shares[0] if len(shares) == 1 else shares.sum(0)
+    return total.transpose(1, 2) if isinstance(features, MappedFeatures) else total
 
 
 def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:

@@ -23,7 +23,7 @@ OPERATORS = sorted(
 LARGEST = 5000  # numbers in the arguments of a call
 # Operators that Triton kernels alone run behind: (operation, case) that calls them.
 ONLY_TRITON = {
-    "feature_map_attention": ("feature_map_attention", "three"),
+    "feature_map_attention": ("feature_map_attention", "wide"),
     "givens_mix_chunked": ("givens_mix", "several-blocks"),
     "near_attention": ("near_attention", "three"),
     "random_attention": ("random_feature_attention", "documents"),

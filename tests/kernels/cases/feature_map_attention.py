@@ -26,7 +26,7 @@ CASES = {
     "pieces": ((1, 1, 61, 5, 4), {"feature_map": "elu"}, True),
     "pieces-relu": ((2, 1, 61, 5, 4), {"feature_map": "relu", "lengths": [61, 40]}, True),
     # Several blocks of channels, whose shares of gradients are added up.
-    "wide": ((2, 1, 19, 20, 70), {"feature_map": "elu", "lengths": [19, 12]}, True),
+    "wide": ((1, 2, 11, 20, 70), {"feature_map": "elu", "lengths": [9]}, True),
     "far": ((1, 2, 23, 6, 5), {"feature_map": "elu", "size": 30.0}, True),
     "far-relu": ((1, 2, 23, 6, 5), {"feature_map": "relu", "size": 30.0}, True),
     "full": ((2, 2, 130, 64, 64), {"feature_map": "elu", "lengths": [130, 77]}, False),
