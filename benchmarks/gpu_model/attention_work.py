@@ -37,7 +37,7 @@ class _Features:
         """Bytes for each row and block of channels."""
         if arguments.get("KIND") == "mapped":
             moved = self.sources(arguments)
-            if self.others:  # gradients
+            if self.others:  # gradients; their rows are in the cache
                 moved.append((arguments["of_query" if self.queries else "of_key"], self.others))
             return sum(times * arguments["features"] * each.rows.element_size() for each, times in moved)
         row = self.dtype(arguments).itemsize * arguments["features"]

@@ -201,7 +201,7 @@ private:
         for (int64_t i = 0; inside && i < count; i += ROWS)
             add_product(ROWS, features_, std::min(i + ROWS, count), of_scores_ + i * CHUNK, CHUNK, 1, key_, features_,
                         mixed_ + i * features_, features_);
-        to_rows(query_, count);
+        to_rows(query_, rows_.query, row, count);
         store(mixed_, row, count, shape_.features, features_, rows_.of_query);
     }
 
@@ -216,7 +216,7 @@ private:
             add_product(ROWS, width_, count - j, scores_ + place, 1, CHUNK, gradient_ + j * width_, width_,
                         sums_ + j * width_, width_);
         }
-        to_rows(key_, count);
+        to_rows(key_, rows_.key, row, count);
         store(mixed_, row, count, shape_.features, features_, rows_.of_key);
         store(sums_, row, count, shape_.width, width_, rows_.of_value);
     }
@@ -228,19 +228,24 @@ private:
         std::fill(sums_, sums_ + rows * width_, T(0));
         add_product(rows, features_, width_, value_, width_, 1, later_columns_, features_, mixed_, features_);
         add_product(rows, width_, features_, key_, features_, 1, later_, width_, sums_, width_);
-        to_rows(key_, count);
+        to_rows(key_, rows_.key, row, count);
         auto* put = started ? add<T> : store<T>;
         put(mixed_, row, count, shape_.features, features_, rows_.of_key);
         put(sums_, row, count, shape_.width, width_, rows_.of_value);
     }
 
-    // Gradients of features to those of what rows hold.
-    void to_rows(const T* features, int64_t count) {
-        const Vector<T> zero = {}, one = zero + 1, slope = zero + scale_of_rows_;
+    // Gradients of features to those of what the rows from `row` on hold.
+    void to_rows(const T* features, const T* rows, int64_t row, int64_t count) {
+        if (KIND == Kind::Relu) {  // beside the shift a feature does not tell small numbers from none
+            for (int64_t i = 0; i < count; ++i)
+                for (int64_t m = 0; m < shape_.features; ++m)
+                    mixed_[i * features_ + m] *= rows[(row + i) * shape_.features + m] > 0 ? scale_of_rows_ : T(0);
+            return;
+        }
+        const Vector<T> zero = {}, one = zero + 1;
         for (int64_t i = 0; KIND != Kind::Given && i < count * features_; i += LANES<T>) {
             Vector<T> x = at(features + i);
             if (KIND == Kind::Elu) x = x < 1 ? x : one;
-            if (KIND == Kind::Relu) x = x > T(RELU_SHIFT) ? slope : zero;
             at(mixed_ + i) *= x;
         }
     }

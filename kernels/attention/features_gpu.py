@@ -182,25 +182,32 @@ def _made(recipe, heads, positions, row, inside, feature, features):
 
 @triton.jit
 def _mapped(source, heads, row, inside, feature, features):
-    rows = where_head_begins(source.rows, heads, source.of_sample, source.of_head)
-    places, mask = places_of(rows, row, inside, feature, features, source.of_row)
-    x = exact(tl.load(tl.trans(places), mask=tl.trans(mask), other=0.0))
+    x, mask = _rows_of(source, heads, row, inside, feature, features)
     # By comparisons, which let NaN through where maxima would not.
     if source.MAP == "elu":
         found = tl.where(x > 0, x + 1, tl.exp(tl.where(x > 0, 0.0, x)))
     else:
         found = tl.where(x < 0, 0.0, x * source.SCALE) + SHIFT
-    return tl.where(tl.trans(mask), found, 0.0)
+    return tl.where(mask, found, 0.0)
 
 
 @triton.jit
-def _slopes(features, source, RULE: tl.constexpr):
-    """Derivatives of features by the numbers that they are made of."""
+def _rows_of(source, heads, row, inside, feature, features):
+    """A block of the numbers that features are made of, (M, C) in fp32 or wider, and where there are some."""
+    rows = where_head_begins(source.rows, heads, source.of_sample, source.of_head)
+    places, mask = places_of(rows, row, inside, feature, features, source.of_row)
+    return exact(tl.load(tl.trans(places), mask=tl.trans(mask), other=0.0)), tl.trans(mask)
+
+
+@triton.jit
+def _slopes(found, source, heads, row, inside, feature, features):
+    """Derivatives of features that a program has found by the numbers that they are made of."""
     if source.MAP == "elu":
-        found = tl.minimum(features, 1.0)
-    else:
-        found = tl.where(features > rounded(tl.full((1, 1), SHIFT, features.dtype), RULE), source.SCALE, 0.0)
-    return found
+        slopes = tl.minimum(found, 1.0)
+    else:  # beside the shift a feature does not tell small numbers from none
+        x, _ = _rows_of(source, heads, row, inside, feature, features)
+        slopes = tl.where(x > 0, source.SCALE, 0.0)
+    return slopes
 
 
 @triton.jit
@@ -211,7 +218,7 @@ def store_features(tensor, matrix, row, inside, feature, features):
 
 @triton.jit
 def store_gradients(
-    target, matrix, found, source, row, inside, feature, features, heads, KIND: tl.constexpr, RULE: tl.constexpr
+    target, matrix, found, source, row, inside, feature, features, heads, KIND: tl.constexpr
 ):  # fmt: skip
     """Write gradients of features that a program has found: those of logarithms, and of rows that features are made of
     where these are.
@@ -220,7 +227,7 @@ def store_gradients(
         rows = where_head_begins(target.rows, heads, target.of_sample, target.of_head)
         rows += tl.program_id(1).to(tl.int64) * target.of_share
         places, mask = places_of(rows, row, inside, feature, features, target.of_row)
-        matrix *= _slopes(found, source, RULE)
+        matrix *= _slopes(found, source, heads, row, inside, feature, features)
         tl.store(tl.trans(places), matrix.to(rows.dtype.element_ty), mask=tl.trans(mask))
     else:
         store_features(target, to_logarithms(matrix, found, KIND), row, inside, feature, features)

@@ -107,7 +107,7 @@ def piece_queries(
         mixed = to_features(gradients, state, RULE)
         offset = tl.sum(queries * mixed, 0) * inverse
         mixed -= offset[None, :] * total[:, None]
-        store_gradients(of_query, mixed, queries, query, row, inside, feature, features, heads, KIND, RULE)
+        store_gradients(of_query, mixed, queries, query, row, inside, feature, features, heads, KIND)
         later += product(queries, gradients, RULE)
         later_total -= tl.sum(queries * offset[None, :], 1)
     store_piece(later, later_total, later_total, later_states, later_totals, later_totals, tl.program_id(2), "given")
@@ -143,5 +143,5 @@ def piece_keys(
         keys = features_of_keys(keys, peak, inside, KIND, RULE)
         values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)
         mixed = to_features(values, later, RULE) + later_total[:, None]
-        store_gradients(of_key, mixed, keys, key, row, inside, feature, features, heads, KIND, RULE)
+        store_gradients(of_key, mixed, keys, key, row, inside, feature, features, heads, KIND)
         store_rows(of_value, over_features(keys, later, RULE), row, inside, channel, width, mixed_row)

@@ -178,7 +178,7 @@ def _store_gradients_of_keys(
         store_rows(of_value, over_features(keys, later, RULE), row, inside, channel, width, mixed_row)
         values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)
         mixed = to_features(values, later, RULE) + later_total[:, None]
-        store_gradients(of_key, mixed, keys, key, row, inside, feature, features, heads, KIND, RULE)
+        store_gradients(of_key, mixed, keys, key, row, inside, feature, features, heads, KIND)
 
 
 @triton.jit
@@ -235,7 +235,7 @@ def whole_backward(
             offset = tl.sum(queries * mixed, 0) * inverse
             later_total -= tl.sum(queries * offset[None, :], 1)
             mixed -= offset[None, :] * total[:, None]
-            store_gradients(of_query, mixed, queries, query, row, inside, feature, features, heads, KIND, RULE)
+            store_gradients(of_query, mixed, queries, query, row, inside, feature, features, heads, KIND)
         alone = first_piece == last_piece
         _store_gradients_of_keys(
             key, value, of_key, of_value, begin, tl.where(alone, end, begin), peak, later, later_total, index, feature,

@@ -14,7 +14,8 @@ def feature_map_attention(
     valid = valid_rows(lengths, value.shape[2])
     rows = [keep_valid(x.double(), valid, axis=2) for x in (query, key)]
     if feature_map == "elu":
-        features = [functional.elu(x) + 1 for x in rows]
+        # Where it is small, elu(x) + 1 would be the difference of two numbers near 1.
+        features = [torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in rows]
     else:
         features = [functional.relu(x / x.shape[3] ** 0.25) + 0.001 for x in rows]
     return linear_attention(*features, value, lengths, False, None)

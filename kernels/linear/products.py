@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack as _modes
+from torch.utils._device import DeviceContext
 
 from ..selection import asked, is_installed
 
@@ -60,7 +62,7 @@ def _are_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether all are fp32 on a CPU and not wrapped, and nobody casts, transforms or looks at what is dispatched."""
     if torch.is_autocast_enabled("cpu") or _is_transformed():
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+    if torch._C._len_torch_dispatch_stack() or any(type(mode) is not DeviceContext for mode in _modes()):
         return False
     return all(
         type(tensor) in (torch.Tensor, nn.Parameter)  # subclasses multiply as they do

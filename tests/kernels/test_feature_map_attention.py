@@ -11,10 +11,10 @@ from longmix.kernels.selection import obstacle
 FEATURE_MAPS = ("elu", "relu")
 
 
-@pytest.fixture(params=["portable", "cpu", "triton"])
+@pytest.fixture(params=["reference", "portable", "cpu", "triton"])
 def choose(request, monkeypatch, require_or_skip):
     """One implementation from now on."""
-    if request.param != "portable":
+    if request.param in ("cpu", "triton"):
         reason = obstacle("feature_map_attention", request.param, "cpu")
         if reason is not None:
             require_or_skip({"cpu": "compiler", "triton": "triton"}[request.param], reason)
@@ -78,6 +78,24 @@ def test_small_features_do_not_vanish_in_fp16(choose):
     value = torch.tensor([1.0, 0.0], dtype=torch.float16)[None, None, :, None]
     found = ops.feature_map_attention(torch.zeros_like(key), key, value, "elu")
     torch.testing.assert_close(found.float(), torch.full((1, 1, 2, 1), 1 / (1 + math.exp(-1))), rtol=1e-3, atol=0)
+
+
+def test_far_queries_weigh_as_near_ones_do(choose):
+    """Features of exp(-30) each, whose ratio is that of the keys alone."""
+    query, key = torch.full((1, 1, 2, 3), -30.0), torch.tensor([[-30.0] * 3, [-31.0] * 3])[None, None]
+    found = ops.feature_map_attention(query, key, torch.tensor([1.0, 0.0])[None, None, :, None], "elu")
+    torch.testing.assert_close(found, torch.full((1, 1, 2, 1), 1 / (1 + math.exp(-1))), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_relu_has_a_slope_however_small_a_number_is(choose, dtype):
+    """Beside the shift of 0.001 these numbers vanish."""
+    query = torch.ones(1, 1, 2, 1, dtype=dtype)
+    key = torch.tensor([3e-11, -3e-11], dtype=dtype)[None, None, :, None].requires_grad_()
+    value = torch.tensor([1.0, 0.0], dtype=dtype)[None, None, :, None]
+    ops.feature_map_attention(query, key, value, "relu")[0, 0, 0, 0].backward()
+    # Of weights a and b, a / (a + b) by a: b / (a + b)^2, and both features are 0.001.
+    torch.testing.assert_close(key.grad.float()[0, 0, :, 0], torch.tensor([250.0, 0.0]), rtol=1e-2, atol=0)
 
 
 def test_autocast_changes_nothing(choose):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -21,6 +22,11 @@ class Wrapped(torch.Tensor):
 
 # Leading sizes, inputs, outputs.
 SHAPES = [((1,), 1, 1), ((7,), 3, 5), ((130,), 33, 64), ((2, 65), 128, 31), ((3, 2, 20), 16, 200), ((0,), 8, 8)]
+
+
+class Onlooker(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -162,8 +168,10 @@ def test_wrapped_tensors_and_those_who_look_on_have_torchs_own(is_ours):
     with FlopCounterMode(display=False) as counter:
         assert not is_ours(values, weight, bias)
     assert counter.get_total_flops() == 2 * 50 * 20 * 30
-    with torch.device("cpu"):  # a mode that sees calls
-        assert not is_ours(values, weight, bias)
+    with torch.device("cpu"):
+        assert is_ours(values, weight, bias)
+        with Onlooker():
+            assert not is_ours(values, weight, bias)
     layer = torch.nn.Linear(20, 30)
     seen = []
     assert linear(layer, values).equal(ops.linear(values, layer.weight, layer.bias)) and not seen

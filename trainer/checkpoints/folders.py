@@ -143,12 +143,12 @@ def defect(folder: Path) -> str | None:
 
 
 def has_whole(folder: Path, name: str) -> bool:
-    """Whether one file of a checkpoint is what was written; of large ones all files take minutes."""
+    """Whether a file of a checkpoint, or all in a folder of it, are what was written; to read all takes longer."""
     try:
-        entries = [entry for entry in _listed(folder) if entry[0] == folder / name]
+        entries = [entry for entry in _listed(folder) if entry[0].is_relative_to(folder / name)]
     except UserError:
         return False
-    return len(entries) == 1 and _difference(folder, *entries[0]) is None
+    return bool(entries) and all(_difference(folder, *entry) is None for entry in entries)
 
 
 def _listed(folder: Path) -> list[tuple[Path, int, str]]:

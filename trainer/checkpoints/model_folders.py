@@ -4,7 +4,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 
-from ..models.folder import CONFIGURATION, check_model_folder
+from ..models.folder import CONFIGURATION
 from ..settings.mistakes import say
 from . import contents, folders
 from .state import STATE
@@ -50,17 +50,9 @@ def model_folder(source: str, step: int | None = None, newest: bool = False) -> 
 
 
 def newest_own_model(run: Path) -> str | None:
-    """The model folder of a run's newest checkpoint of which it can be read, whatever else of it is damaged; None:
-    there is none.
-    """
-    for step in reversed(folders.steps(run)):
-        folder = folders.path_of(run, step) / contents.MODEL
-        try:
-            check_model_folder(folder)
-        except UserError:
-            continue
-        return str(folder)
-    return None
+    """The model folder of a run's newest checkpoint of which it is whole, whatever else of it is not; None: of none."""
+    found = (folders.path_of(run, step) for step in reversed(folders.steps(run)))
+    return next((str(folder / contents.MODEL) for folder in found if folders.has_whole(folder, contents.MODEL)), None)
 
 
 def told_model_folder(source: str) -> str:

@@ -20,8 +20,6 @@ DATA_KEYS = ("data.train", "data.eval", "data.test")
 ADDED_KEYS = ("empty", "order", "products", "seed")
 # Who makes the larger products of fp32 matrices.
 ONEDNN, TORCH = "oneDNN", "torch"
-# In place of a seed that an earlier version did not note.
-UNNOTED = -1
 # No run counts further; integers of JSON have no end.
 LARGEST_COUNT = 2**63 - 1
 
@@ -52,9 +50,9 @@ class RunState:
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
         order: data.partitions, data.window and data.order, which with the seed decide which sample is the next; without
             the last where that is 1, and empty in checkpoints of earlier versions.
-        products: ONEDNN or TORCH, as the run was begun; earlier versions had none but torch's.
-        seed: run.seed as the generators were seeded; a run that goes on with another one keeps them. UNNOTED in
-            checkpoints of earlier versions; None: it may have been another one than run.seed.
+        products: ONEDNN or TORCH, as the run was begun; None: an earlier version did not note it.
+        seed: run.seed as the generators were seeded; a run that goes on with another one keeps them. None: an earlier
+            version did not note it, and run.seed may have been another one.
     """
 
     step: int = 0
@@ -74,8 +72,8 @@ class RunState:
     figures: dict[str, Any] = field(default_factory=dict)
     empty: int = 0
     order: list[int] = field(default_factory=list)
-    products: str = TORCH
-    seed: int | None = UNNOTED
+    products: str | None = None
+    seed: int | None = None
 
     def forget_best_beyond(self, newest: "RunState") -> None:
         """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""
@@ -136,9 +134,9 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
             "order",
             f"must hold the partitions and the window of the data, both positive, and for a new order {ORDER}",
         )
-    if state.products not in (ONEDNN, TORCH):
+    if state.products not in (ONEDNN, TORCH, None):
         yield "products", f"is {state.products!r}, but takes {ONEDNN} or {TORCH}"
-    if state.seed is not None and not UNNOTED <= state.seed <= LARGEST_COUNT:
+    if state.seed is not None and not 0 <= state.seed <= LARGEST_COUNT:
         yield "seed", f"is {state.seed}, but takes null, or 0 to {LARGEST_COUNT}"
     if not _is_best_by(state.best_by):
         yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null(, masks)]"

@@ -10,12 +10,11 @@ from longmix.data_prep.errors import UserError
 from longmix.kernels.linear.products import is_chosen
 
 from ..checkpoints import folders
-from ..checkpoints.state import ONEDNN, STATE, TORCH, UNNOTED, RunState, read_state
+from ..checkpoints.state import ONEDNN, STATE, TORCH, RunState, read_state
 from ..engines.elastic import LAYOUT, Layout, read_layout
 from ..models.field_check import field_mistakes
 from ..processes.precision import choose_precision
 from ..settings import reading
-from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration
 from .folder import noted_facts
 from .own_files import CONFIG, is_run
@@ -52,11 +51,15 @@ def _kept_precision(run: Path) -> str | None:
 
 def settle_products(run: Path, device: torch.device) -> str:
     """ONEDNN or TORCH, who makes a run's larger products of fp32 matrices: as its last checkpoint says, or whoever
-    makes them here. One version noted it among the kernels in config.yaml."""
+    makes them here. Earlier versions, whose checkpoints do not say it, had none but torch's, but for one that noted it
+    in config.yaml."""
     state = _last_state(run)
     if state is None:
         return products_here(device)
-    return ONEDNN if "linear onednn" in str(noted_facts(run).get("kernels")) else state.products
+    facts = noted_facts(run)
+    if state.products is None and (facts.get("products") == ONEDNN or "linear onednn" in str(facts.get("kernels"))):
+        return ONEDNN
+    return state.products or TORCH
 
 
 def products_here(device: torch.device) -> str:
@@ -75,22 +78,8 @@ def settle_gradients(configuration: RunConfiguration, precision: str) -> str:
 def settle_seed(configuration: RunConfiguration) -> int | None:
     """What the generators of a run begin with: run.seed when it began. None: an earlier version did not note it, and
     the run may have another one by now."""
-    run = Path(configuration.run.dir)
-    state = _last_state(run)
-    if state is None:
-        return configuration.run.seed
-    if state.seed != UNNOTED:
-        return state.seed
-    allowed = [*configuration.run.allow_changes, *_allowed_before(run)]
-    return None if is_free("run.seed", allowed) else configuration.run.seed
-
-
-def _allowed_before(run: Path) -> list[str]:
-    """The changes that a run was allowed when it last went on."""
-    try:
-        return reading.load([str(run / CONFIG)], [], field_mistakes).run.allow_changes
-    except UserError:
-        return []
+    state = _last_state(Path(configuration.run.dir))
+    return configuration.run.seed if state is None else state.seed
 
 
 def _last_state(run: Path) -> RunState | None:

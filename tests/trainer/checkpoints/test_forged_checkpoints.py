@@ -82,7 +82,6 @@ STATES = [
     ({"evaluation_due": 1}, "evaluation_due is 1, but takes true or false"),
     ({"stopped_by": 5}, "stopped_by is 5"),
     ({"products": "MKL"}, "products is 'MKL', but takes oneDNN or torch"),
-    ({"products": None}, "products is None"),
     ({"seed": 2**80}, f"seed is {2**80}, but takes null, or 0 to {2**63 - 1}"),
     ({"seed": -2}, "seed is -2, but takes null"),
     ({"data": {}}, "data must hold the SHA-256 of the data sets of data.train, data.eval, data.test"),

@@ -110,6 +110,25 @@ def test_a_run_goes_on_from_its_own_checkpoint_whatever_became_of_what_it_starte
             assert (run / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"), [("config.json", b"gelu", b"relu"), ("model.safetensors", b"", b"")]
+)
+def test_its_model_is_that_of_a_whole_checkpoint(train, tmp_path, name, before, after):
+    train(tmp_path / "first", **{"optim.max_steps": 1, "optim.warmup_steps": 0})
+    settings = {"model": {"from": str(tmp_path / "first" / "model")}, "checkpoint.keep": 9}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert train(whole, **settings).code == 0
+    assert train(run, **settings, **{"run.stop_at_step": 4}).code == 75
+    damaged = run / "checkpoints" / "step-00000004" / "model" / name
+    content = damaged.read_bytes()
+    damaged.write_bytes(
+        content.replace(before, after) if before else content[:-4] + bytes(map((255).__sub__, content[-4:]))
+    )
+    assert train(run, **settings).code == 0
+    for written in ("config.json", "model.safetensors"):
+        assert (run / "model" / written).read_bytes() == (whole / "model" / written).read_bytes()
+
+
 def test_a_field_beside_what_a_run_started_from_is_not_left_out_later(train, tmp_path):
     """Its checkpoint's model has it, whatever the run file says no longer."""
     train(tmp_path / "first", **{"optim.max_steps": 1, "optim.warmup_steps": 0})

@@ -9,7 +9,7 @@ from longmix.data_prep.errors import UserError
 from longmix.kernels.linear import products
 from longmix.trainer.commands import check
 from longmix.trainer.commands.proposal import Command
-from longmix.trainer.run import kept_choices
+from longmix.trainer.run import kept_choices, loop
 from longmix.trainer.run.determinism import changed_circumstances
 from longmix.trainer.run.folder import noted_facts
 from longmix.trainer.settings import reading
@@ -157,6 +157,14 @@ def test_a_run_of_the_version_that_noted_products_among_the_kernels(train, rewri
     del state["products"]
     (checkpoint / "state.json").write_text(json.dumps(state))
     rewrite_manifest(checkpoint)
+
+    def ended(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):  # as if killed before its first step
+        patch.setattr(loop._Run, "train", ended)
+        train(run, precision="fp32")
+    assert "linear onednn" not in noted_facts(run)["kernels"]
     assert train(run, precision="fp32").code == 0
     assert noted_facts(run)["products"] == "oneDNN"
 
