@@ -61,7 +61,7 @@ def test_every_kernel_is_proved_on_each_kind_of_gpu_and_shown_with_its_times(gpu
     assert "longmix: Triton kernels are proved on V; compiling them may take minutes\n" in told
     assert [device.index for device, _ in gpus.asked] == [0, 2]
     for (_, proofs), half in zip(gpus.asked, (torch.float16, torch.bfloat16), strict=True):
-        assert len(proofs) == len(set(proofs)) == 12 * 2 + 1 and met in proofs
+        assert len(proofs) == len(set(proofs)) == 13 * 2 + 1 and met in proofs
         assert {proof.form.dtype for proof in proofs} == {torch.float32, half}
     assert "\nV, result and gradients, times for 3 x 4096 positions:\nkernel dtype for relative error" in text
     settings = "width 70, factors 2, links 3, wrap False, slab 64, rows 512, ragged True, documents False"

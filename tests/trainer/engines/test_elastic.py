@@ -214,7 +214,9 @@ def test_a_bf16_run_of_an_earlier_version_goes_on_summing_gradients_up_in_bf16(t
     assert weights[0] == weights[1] != weights[2] == weights[3]
 
 
-def test_a_layout_of_an_earlier_version_means_gradients_in_the_precision_of_the_run(tmp_path, run_values):
+def test_a_layout_of_an_earlier_version_means_gradients_in_the_precision_of_the_run(
+    tmp_path, run_values, rewrite_manifest
+):
     configuration = reading.from_dict(run_values(tmp_path / "run", precision="bf16", deepspeed="zero1"), "test")
     assert settle_gradients(configuration, "bf16") == "fp32"
     for number, (noted, expected) in enumerate([({}, "bf16"), ({"gradients": "fp32"}, "fp32"), ({}, "bf16")]):
@@ -222,6 +224,8 @@ def test_a_layout_of_an_earlier_version_means_gradients_in_the_precision_of_the_
         folder.mkdir(parents=True)
         layout = {"stage": 1, "ranks": 2, "precision": "bf16", "fused": True, **noted}
         (folder / "layout.json").write_text(json.dumps(layout))
+        (folder / "manifest.json").write_text(json.dumps({"step": number}))
+        rewrite_manifest(folder)
         assert settle_gradients(configuration, "bf16") == expected
     # In another precision, which run.allow_changes allows, there is nothing to keep.
     assert settle_gradients(configuration, "fp32") == "fp32"
