@@ -108,7 +108,7 @@ def test_a_seed_that_nobody_knows_is_not_compared():
 
 @pytest.mark.parametrize("noted_from", [1, 2, 3])
 def test_a_run_with_another_seed_keeps_its_generators(train, rewrite_manifest, tmp_path, noted_from):
-    """Earlier versions noted nothing: an allowed change is all that tells of another seed."""
+    """Earlier versions noted nothing, and what nobody knows is not compared."""
     run = tmp_path / "run"
 
     def forget(step):
