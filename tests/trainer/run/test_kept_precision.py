@@ -72,31 +72,51 @@ def test_a_run_without_a_checkpoint_keeps_it_too(train, tmp_path, on):
     assert noted(run)["precision"] == "bf16"
 
 
-@pytest.mark.parametrize("begins_with_ours", [False, True])
-def test_its_products_are_made_as_it_began(train, rewrite_manifest, tmp_path, capsys, monkeypatch, begins_with_ours):
+@pytest.fixture
+def gains(monkeypatch):
+    """gains(whether oneDNN gains on this processor from now on)."""
     if not products.is_there():
         pytest.skip("this build of torch has no oneDNN")
+    return lambda does: monkeypatch.setattr(products, "gains", lambda: does)
+
+
+@pytest.fixture
+def made(gains, monkeypatch):
+    """A list that grows with each product that oneDNN makes, where it does of any size."""
     for name in ("LEAST_WORK", "FEWEST_ROWS", "FEWEST_CHANNELS"):
         monkeypatch.setattr(products, name, 1)
     monkeypatch.setattr(products, "DIGITS", 30)
-    made = []
-    product = products.product
-    monkeypatch.setattr(products, "product", lambda *tensors: made.append(1) or product(*tensors))
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    monkeypatch.setattr(products, "gains", lambda: begins_with_ours)
-    train(whole, precision="fp32")
-    assert train(run, precision="fp32", **{"run.stop_at_step": 3}).code == 75
-    assert bool(made) is begins_with_ours
-    made.clear()
-    monkeypatch.setattr(products, "gains", lambda: True)
-    values = noted(run)
-    if not begins_with_ours:  # earlier versions noted nothing
-        del values["provenance"]["products"]
-        checkpoint = run / "checkpoints" / "step-00000003"
+    found, product = [], products.product
+    monkeypatch.setattr(products, "product", lambda *tensors: found.append(1) or product(*tensors))
+    return found
+
+
+@pytest.fixture
+def forget_products(rewrite_manifest):
+    """forget_products(checkpoint): as an earlier version would have written it."""
+
+    def forget(checkpoint):
         state = json.loads((checkpoint / "state.json").read_text())
         del state["products"]
         (checkpoint / "state.json").write_text(json.dumps(state))
         rewrite_manifest(checkpoint)
+
+    return forget
+
+
+@pytest.mark.parametrize("begins_with_ours", [False, True])
+def test_its_products_are_made_as_it_began(train, gains, made, forget_products, tmp_path, capsys, begins_with_ours):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    gains(begins_with_ours)
+    train(whole, precision="fp32")
+    assert train(run, precision="fp32", **{"run.stop_at_step": 3}).code == 75
+    assert bool(made) is begins_with_ours
+    made.clear()
+    gains(True)
+    values = noted(run)
+    if not begins_with_ours:  # earlier versions noted nothing
+        del values["provenance"]["products"]
+        forget_products(run / "checkpoints" / "step-00000003")
     else:  # a copy of its run file may stand in for what is lost
         del values["provenance"]
     (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
@@ -108,55 +128,45 @@ def test_its_products_are_made_as_it_began(train, rewrite_manifest, tmp_path, ca
 
 
 def test_each_start_with_other_products_says_so_and_the_next_one_goes_on_as_the_run_began(
-    train, tmp_path, capsys, monkeypatch
+    train, gains, tmp_path, capsys
 ):
-    if not products.is_there():
-        pytest.skip("this build of torch has no oneDNN")
     run = tmp_path / "run"
-    monkeypatch.setattr(products, "gains", lambda: True)
+    gains(True)
     assert train(run, precision="fp32", **{"run.stop_at_step": 2}).code == 75
-    monkeypatch.setattr(products, "gains", lambda: False)
+    gains(False)
     assert train(run, precision="fp32", **{"run.stop_at_step": 4}).code == 75
     assert "until here this run computed with fp32 products by oneDNN, and now with torch: " in capsys.readouterr().err
     with pytest.raises(UserError, match="cannot go on to the same bits: products was oneDNN and is now torch"):
         changed_circumstances(RunSection("run", deterministic=True), {"products": "oneDNN"}, {"products": "torch"})
     assert noted_facts(run)["products"] == "torch"
-    monkeypatch.setattr(products, "gains", lambda: True)
+    gains(True)
     assert train(run, precision="fp32").code == 0
     assert "until here this run computed with fp32 products by torch, and now with oneDNN: " in capsys.readouterr().err
     assert noted_facts(run)["products"] == "oneDNN"
 
 
-def test_its_checkpoint_says_who_multiplied_where_config_yaml_does_not(train, tmp_path, capsys, monkeypatch):
+def test_its_checkpoint_says_who_multiplied_where_config_yaml_does_not(train, gains, tmp_path, capsys):
     """As where a copy of the run file stands in for one that was lost."""
-    if not products.is_there():
-        pytest.skip("this build of torch has no oneDNN")
     run = tmp_path / "run"
-    monkeypatch.setattr(products, "gains", lambda: True)
+    gains(True)
     assert train(run, precision="fp32", **{"run.stop_at_step": 2}).code == 75
     values = noted(run)
     del values["provenance"]
     (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    monkeypatch.setattr(products, "gains", lambda: False)
+    gains(False)
     assert train(run, precision="fp32").code == 0
     assert "until here this run computed with fp32 products by oneDNN, and now with torch: " in capsys.readouterr().err
 
 
-def test_a_run_of_the_version_that_noted_products_among_the_kernels(train, rewrite_manifest, tmp_path, monkeypatch):
-    if not products.is_there():
-        pytest.skip("this build of torch has no oneDNN")
+def test_a_run_of_the_version_that_noted_products_among_the_kernels(train, gains, forget_products, tmp_path):
     run = tmp_path / "run"
-    monkeypatch.setattr(products, "gains", lambda: True)
+    gains(True)
     assert train(run, precision="fp32", **{"run.stop_at_step": 2}).code == 75
     values = noted(run)
     del values["provenance"]["products"]
     values["provenance"]["kernels"] = "linear onednn, linear_cross_entropy cpu"
     (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    checkpoint = run / "checkpoints" / "step-00000002"
-    state = json.loads((checkpoint / "state.json").read_text())
-    del state["products"]
-    (checkpoint / "state.json").write_text(json.dumps(state))
-    rewrite_manifest(checkpoint)
+    forget_products(run / "checkpoints" / "step-00000002")
 
     def ended(*_):
         raise KeyboardInterrupt
@@ -170,18 +180,10 @@ def test_a_run_of_the_version_that_noted_products_among_the_kernels(train, rewri
 
 
 def test_a_run_in_half_precision_reads_its_test_split_as_it_began(
-    train, read_metrics, write_data, tmp_path, monkeypatch
+    train, gains, made, read_metrics, write_data, tmp_path
 ):
     """Its model is read in fp32 at the end, whatever it trained in."""
-    if not products.is_there():
-        pytest.skip("this build of torch has no oneDNN")
-    for name in ("LEAST_WORK", "FEWEST_ROWS", "FEWEST_CHANNELS"):
-        monkeypatch.setattr(products, name, 1)
-    monkeypatch.setattr(products, "DIGITS", 30)
-    monkeypatch.setattr(products, "gains", lambda: True)
-    made = []
-    product = products.product
-    monkeypatch.setattr(products, "product", lambda *tensors: made.append(1) or product(*tensors))
+    gains(True)
     write_data(tmp_path / "test", 20, 3, split="test")
     best = {"metric": "loss", "mode": "min"}
     changes = {"precision": "bf16", "data.test": str(tmp_path / "test"), "checkpoint.best": best}
