@@ -91,6 +91,7 @@ LARGER_CHANGES = (
     _before("rate 1e-3", "optim.lr=1e-3"),
     Change("rate 1e-3, 40 % masked", ("optim.lr=1e-3", "objective.mask_probability=0.4")),
     Change("rate 5e-4, 40 % masked", ("optim.lr=5e-4", "objective.mask_probability=0.4")),
+    Change("rate 2.5e-4, 40 % masked", ("optim.lr=2.5e-4", "objective.mask_probability=0.4")),
     _before(
         "rate 5e-4, matrices at 0.2, momentum 0.95", "optim.lr=5e-4", "optim.update_rms=0.2", "optim.momentum=0.95"
     ),
