@@ -86,7 +86,12 @@ def _row(case: layers.Case, tokens: int, fields: dict[str, object]) -> dict[str,
         }
     counted = counts["bfloat16", True]
     then = corrected.THEN.get(case.layer)
-    as_measured = layers.count(case, torch.bfloat16, True, tokens, {**fields, **then}) if then else counted
+    as_measured = counted
+    if case.layer == layers.BASELINE:
+        as_then = dataclasses.replace(case, variant=layers.PORTABLE)
+        as_measured = layers.count(as_then, torch.bfloat16, True, tokens, fields)
+    elif then:
+        as_measured = layers.count(case, torch.bfloat16, True, tokens, {**fields, **then})
     return {
         "layer": case.layer,
         "documents": case.documents,

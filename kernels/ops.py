@@ -18,15 +18,15 @@ from .near_attention.interface import near_attention
 from .random_attention.interface import random_feature_attention
 from .random_attention.places import Places
 from .rotary.interface import rotary_heads
-from .selection import ON_CPUS_ALONE, OPERATIONS, implementation
+from .selection import AROUND_MIXERS, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .token_givens.interface import token_givens_mix
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
 
 __all__ = [
+    "AROUND_MIXERS",
     "CHOICES",
     "ENVIRONMENT_VARIABLE",
-    "ON_CPUS_ALONE",
     "OPERATIONS",
     "Places",
     "feature_attention",

@@ -114,14 +114,21 @@ def _as_it_lies(tensor, strides, dtype, device) -> torch.Tensor:
 
 
 def _run(name, operation, form, case, device, dtype=None) -> list[torch.Tensor]:
-    """Result and gradients of an implementation on a case, on the CPU."""
+    """Results, one behind the other, and gradients of an implementation on a case, on the CPU."""
     arguments, leaves = _call(operation, form, case, device, dtype)
     with _forced(name):
-        result = getattr(ops, operation)(*arguments)
+        results = _results(operation, arguments)
         generator = torch.Generator().manual_seed(1)
-        cotangent = torch.randn(result.shape, generator=generator).to(form.dtype).to(result)
-        gradients = torch.autograd.grad(result, leaves, cotangent, materialize_grads=True)
-    return [result.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
+        cotangents = [torch.randn(result.shape, generator=generator).to(form.dtype).to(result) for result in results]
+        gradients = torch.autograd.grad(results, leaves, cotangents, materialize_grads=True)
+    whole = torch.cat([result.detach().cpu().flatten() for result in results])
+    return [whole, *(gradient.cpu() for gradient in gradients)]
+
+
+def _results(operation, arguments) -> tuple[torch.Tensor, ...]:
+    """What an operation gives, one tensor or several."""
+    found = getattr(ops, operation)(*arguments)
+    return found if isinstance(found, tuple) else (found,)
 
 
 def _measure(outcome, operation, form, case, device) -> None:
@@ -138,8 +145,8 @@ def _milliseconds(name, operation, form, case, device) -> float:
     def turn(calls):
         begin = time.perf_counter()
         for _ in range(calls):
-            result = getattr(ops, operation)(*arguments)
-            torch.autograd.grad(result, leaves, torch.ones_like(result), materialize_grads=True)
+            results = _results(operation, arguments)
+            torch.autograd.grad(results, leaves, [*map(torch.ones_like, results)], materialize_grads=True)
         _finish(device)
         return 1e3 * (time.perf_counter() - begin) / calls
 

@@ -30,7 +30,7 @@ import torch
 
 from .build import FOLDER, kept_folder
 from .common.interpreter import interpreted
-from .selection import OPERATIONS, obstacle
+from .selection import folder_of, obstacle
 from .verdicts import Outcome, VerdictFile, alone, digest, kept_identities
 
 # A rank's number on its host, where LOCAL_RANK is its GPU's.
@@ -78,7 +78,7 @@ class Proof(typing.NamedTuple):
 
 def proof_module(operation: str) -> ModuleType:
     """proof.py in the folder of an operation."""
-    return importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.proof")
+    return importlib.import_module(f"longmix.kernels.{folder_of(operation)}.proof")
 
 
 def typical(operation: str, dtype: torch.dtype) -> Proof:
@@ -226,7 +226,7 @@ def _identity(proof: Proof, on: str) -> dict[str, object]:
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda}, HIP {torch.version.hip}",
         "triton": _triton_version(),
         "interpreted": interpreted(),
-        "source": source_digest(OPERATIONS[proof.operation]),
+        "source": source_digest(folder_of(proof.operation)),
     }
 
 

@@ -42,8 +42,8 @@ OPERATIONS = {
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",
 }
-# And those with kernels for CPUs alone: where Triton is asked for, they run plain PyTorch.
-ON_CPUS_ALONE = {"linear_cross_entropy": "linear_cross_entropy", "rotary_heads": "rotary"}
+# And those around the mixers.
+AROUND_MIXERS = {"linear_cross_entropy": "linear_cross_entropy", "rotary_heads": "rotary"}
 # Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
 # for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
 _MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
@@ -62,8 +62,8 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
         ValueError: unknown operation; LONGMIX_KERNELS has a value that is not one of `CHOICES`, or names an
             implementation that cannot run, with the reason.
     """
-    if operation not in OPERATIONS and operation not in ON_CPUS_ALONE:
-        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *ON_CPUS_ALONE])}")
+    if operation not in OPERATIONS and operation not in AROUND_MIXERS:
+        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *AROUND_MIXERS])}")
     name = _implementation(operation, device, form)
     _note(operation, name)
     return name
@@ -74,7 +74,7 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
         return _forced[-1] if _has(operation, _forced[-1]) else "portable"
     kind = torch.device(device).type
     choice = asked()
-    if choice == "triton" and operation in ON_CPUS_ALONE:
+    if choice == "triton" and operation in AROUND_MIXERS and not _has(operation, choice):
         return "portable"
     if choice in _MODULES:
         reason = obstacle(operation, choice, kind)
@@ -97,8 +97,9 @@ def asked() -> str:
     return _forced[-1] if _forced else asked_by_environment()
 
 
-def _folder(operation: str) -> str:
-    return OPERATIONS[operation] if operation in OPERATIONS else ON_CPUS_ALONE[operation]
+def folder_of(operation: str) -> str:
+    """The folder of an operation."""
+    return OPERATIONS[operation] if operation in OPERATIONS else AROUND_MIXERS[operation]
 
 
 _chosen: dict[str, set[str]] = {}
@@ -135,7 +136,7 @@ def _has(operation: str, name: str) -> bool:
     """Whether an operation has an implementation of its own of that name."""
     if name not in _MODULES:
         return True
-    return importlib.util.find_spec(f"longmix.kernels.{_folder(operation)}.{_MODULES[name]}") is not None
+    return importlib.util.find_spec(f"longmix.kernels.{folder_of(operation)}.{_MODULES[name]}") is not None
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled
@@ -167,7 +168,7 @@ def obstacle(operation: str, name: str, kind: str) -> str | None:
 
 @functools.cache
 def _obstacle(operation: str, name: str, kind: str) -> str | None:
-    module = f"longmix.kernels.{_folder(operation)}.{_MODULES[name]}"
+    module = f"longmix.kernels.{folder_of(operation)}.{_MODULES[name]}"
     try:
         if importlib.util.find_spec(module) is None:
             return f"it has no {name} implementation"
@@ -252,14 +253,14 @@ def select(operation: str, device: torch.device, implementations: dict[str, Call
 
 
 def _run_proved(operation: str, device: torch.device, implementations: dict[str, Callable], *arguments: object):
-    form = getattr(_loaded, _import(f"{OPERATIONS[operation]}.proof")).form(*arguments)
+    form = getattr(_loaded, _import(f"{folder_of(operation)}.proof")).form(*arguments)
     return _function(implementation(operation, device, tuple(form)), operation, implementations)(*arguments)
 
 
 def _function(name: str, operation: str, implementations: dict[str, Callable]) -> Callable:
     if name not in _MODULES:
         return implementations[name]
-    module = getattr(_loaded, _import(f"{_folder(operation)}.operator"))
+    module = getattr(_loaded, _import(f"{folder_of(operation)}.operator"))
     return functools.partial(getattr(module, operation), _MODULES[name])
 
 

@@ -83,7 +83,7 @@ def _portable(operation: str, device: torch.device) -> str:
 
 
 def _taken_on_gpus(operation: str, device: torch.device) -> str:
-    module = f"longmix.kernels.{selection.OPERATIONS[operation]}.gpu_kernels"
+    module = f"longmix.kernels.{selection.folder_of(operation)}.gpu_kernels"
     return "portable" if importlib.util.find_spec(module) is None else "triton"
 
 

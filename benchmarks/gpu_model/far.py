@@ -3,7 +3,20 @@
 from collections.abc import Iterator
 from functools import partial
 
-from gpu_model.launches import Case, attention, givens, lifting, links, mapped, near, random, spectral, tokens, wavelet
+from gpu_model.launches import (
+    Case,
+    attention,
+    givens,
+    lifting,
+    links,
+    mapped,
+    near,
+    random,
+    rotary,
+    spectral,
+    tokens,
+    wavelet,
+)
 
 
 def _far_cases() -> Iterator[Case]:
@@ -21,6 +34,8 @@ def _far_cases() -> Iterator[Case]:
     yield Case("near", partial(near, (40000, 16, 64, 64), 9, 4, True))
     yield Case("mapped", partial(mapped, (40000, 16, 64, 64), "elu"))
     yield Case("mapped-pieces", partial(mapped, (1, 3, 4_400_000, 256), "relu"))
+    for of_each in (False, True):
+        yield Case(f"rotary-{of_each}", partial(rotary, (*many, 16, 64), of_each))
     yield Case("spectral", partial(spectral, wide, 8, 64, True))
     yield Case("wavelet", partial(wavelet, wide, 16, 1))
     yield Case("lifting", partial(lifting, wide, 16, 1))

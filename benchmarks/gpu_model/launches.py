@@ -64,8 +64,9 @@ def call(operation: str, floating: list[torch.Tensor], *others: object) -> None:
     """Run an operation's launchers forward and backward on meta tensors."""
     leaves = [tensor.requires_grad_() for tensor in floating if tensor is not None]
     with without_autocast(), _ToLaunchers():
-        result = _function("operator", operation)("gpu_kernels", *floating, *others)
-        torch.autograd.grad(result, leaves, torch.empty_like(result))
+        found = _function("operator", operation)("gpu_kernels", *floating, *others)
+        results = found if isinstance(found, tuple) else (found,)
+        torch.autograd.grad(results, leaves, [*map(torch.empty_like, results)])
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -138,6 +139,15 @@ def random(shape, documents, dtype, causal=False, biased=True, of_each=False):
     if not biased:
         biases[1:] = None, None
     call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), causal, ids)
+
+
+def rotary(shape, of_each, dtype):
+    """`shape` is (B, N, H, d); the angles are those of each sample, or of all."""
+    batch, positions, heads, width = shape
+    projected = _empty(batch, positions, 3, heads, width, dtype=dtype)
+    of_all = (batch, 1, positions, width) if of_each else (positions, width)
+    angles = (_empty(*of_all, dtype=torch.promote_types(dtype, torch.float32)) for _ in range(2))
+    call("rotary_heads", [projected], *angles)
 
 
 def spectral(shape, segments, n_fft, beside, dtype, ragged=True):
@@ -244,6 +254,11 @@ def _other_cases() -> Iterator[Case]:
     yield Case("random-d32-m110", partial(random, (BATCH, 24, POSITIONS, 32, 110), False, biased=False))
     yield Case("random-ones", partial(random, (1, 1, 1, 1, 1), True))
     yield Case("random-d64-m64-float64", partial(random, features, True), (torch.float64,))
+    yield Case("rotary-d64", partial(rotary, (BATCH, POSITIONS, 12, 64), False))
+    yield Case("rotary-d64-documents", partial(rotary, (BATCH, POSITIONS, 12, 64), True))
+    yield Case("rotary-d6", partial(rotary, (BATCH, POSITIONS, 3, 6), False))
+    yield Case("rotary-ones", partial(rotary, (1, 1, 1, 2), False))
+    yield Case("rotary-d64-float64", partial(rotary, (BATCH, POSITIONS, 12, 64), True), (torch.float64,))
     yield Case("spectral-r8", partial(spectral, rows, 8, POSITIONS, True))
     yield Case("spectral-r8-all-valid", partial(spectral, rows, 8, POSITIONS, True, ragged=False))
     yield Case("spectral-r8-short", partial(spectral, rows, 8, 4 * POSITIONS, False))
@@ -284,6 +299,7 @@ def _largest_cases() -> Iterator[Case]:
             kind = "causal" if causal else "whole"
             yield Case(f"random-{kind}-{name}", partial(random, (batch, 16, positions, 64, 64), True, causal=causal))
         yield Case(f"links-{name}", partial(links, rows, 16, 33, True, True))
+        yield Case(f"rotary-{name}", partial(rotary, (batch, positions, 16, 64), True))
         yield Case(f"spectral-{name}", partial(spectral, rows, 8, positions, True))
         yield Case(f"tokens-{name}", partial(tokens, (batch, positions, 16, 64), 3, True))
         yield Case(f"wavelet-{name}", partial(wavelet, rows, 40, 4))

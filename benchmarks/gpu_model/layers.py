@@ -10,7 +10,6 @@ import yaml
 from transformers import AutoConfig, AutoModel
 
 import longmix.modeling
-from longmix.kernels import ops
 from longmix.modeling.attention import SoftmaxAttention
 from longmix.modeling.context import BatchContext
 from longmix.trainer.models.kept import KeptTensors
@@ -18,7 +17,6 @@ from longmix.trainer.models.kept import KeptTensors
 from .cards import Launch
 from .counting import DEVICE, Launches, counting
 from .live import LiveMemory
-from .rotary import in_one_launch
 from .softmax import variable_length
 
 CONFIGURATIONS = Path(__file__).parents[2] / "configs" / "model"
@@ -39,7 +37,6 @@ GOALS = {False: {512: 1.3, 2048: 1.0, 8192: 0.6}, True: {512: 1.4, 2048: 1.2, 81
 MOST_LAUNCHES = 60
 PORTABLE = "portable"
 DENSE_MASK = "dense mask"
-FUSED = "positions fused"
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Case:
         documents: several are packed into each sample.
         positions: N, of each sample.
         variant: None, the Triton kernels and the best softmax attention; PORTABLE, plain PyTorch; DENSE_MASK, softmax
-            attention under a matrix of all pairs; FUSED, it with rotary positions in one launch each way.
+            attention under a matrix of all pairs.
     """
 
     mixer: str
@@ -62,7 +59,7 @@ class Case:
     @property
     def needs_triton(self) -> bool:
         """Whether it runs the Triton kernels."""
-        return self.mixer != BASELINE and self.variant is None
+        return self.variant != PORTABLE
 
     @property
     def layer(self) -> str:
@@ -93,8 +90,8 @@ def cases(mixers: tuple[str, ...] = MIXERS, lengths: tuple[int, ...] = LENGTHS) 
             if documents and not isolates_documents(mixer):
                 continue
             variants = [None, PORTABLE]
-            if mixer == BASELINE:
-                variants = [None, FUSED, DENSE_MASK] if documents else [None, FUSED]
+            if mixer == BASELINE and documents:
+                variants.append(DENSE_MASK)
             made += [Case(mixer, documents, length, variant) for variant in variants for length in lengths]
     return made
 
@@ -170,8 +167,6 @@ def _run(
         if case.documents and case.variant != DENSE_MASK:
             attend = variable_length(launches.record, flash, lengths)
             stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
-        if case.variant == FUSED:
-            stack.enter_context(mock.patch.object(ops, "rotary_heads", in_one_launch(launches.record)))
         kept = KeptTensors(model)
         with kept:
             contexts = model.contexts(BatchContext(document_ids=ids, embeddings=embeddings))

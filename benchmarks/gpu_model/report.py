@@ -12,7 +12,7 @@ from longmix.trainer.tables.writing import aligned
 
 from .cards import CARDS
 from .corrected import MEASURED_ON, Factors
-from .layers import BASELINE, FUSED, GOALS
+from .layers import BASELINE, GOALS, PORTABLE
 
 DOCUMENT = RESULTS.parents[1] / "docs" / "kernels.md"
 MARKS = "gpu model"
@@ -120,9 +120,9 @@ def _milliseconds(which: str, layers: list[Row]) -> Table:
 
 
 def _multiples(layers: list[Row]) -> Table:
-    """How many times as long as flash attention, with rotary positions in plain PyTorch and fused."""
+    """How many times as long as flash attention, with rotary positions in one launch and in plain PyTorch."""
     header, columns = [_lengths(layers)], []
-    for base, how in ((BASELINE, ""), (f"{BASELINE}, {FUSED}", f", {FUSED}")):
+    for base, how in ((BASELINE, ""), (f"{BASELINE}, {PORTABLE}", ", positions in plain PyTorch")):
         of_base = {_place(row): row for row in layers if row["layer"] == base}
         for documents, which in ((False, "one document in each sample"), (True, "packed documents")):
             header.append(f"{which}{how}")

@@ -290,6 +290,15 @@ def _correlate(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
     return groups * of_channels * channels * (read + summed), groups * of_channels * channels * computed * 4 * taps
 
 
+# Rotary positions: all heads are read and written once, and the angles of each token.
+
+
+def _turn_heads(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    pairs = arguments["tokens"] * arguments["HALF"]
+    size = 2 * arguments["projected"].nbytes + 2 * pairs * arguments["cosine"].element_size()
+    return size, 2 * 6 * pairs * arguments["heads"]
+
+
 # Lifting: a step reads rows and the rows of its sum, and writes as many.
 
 
@@ -342,6 +351,7 @@ WORK: dict[str, Work] = {
     "_split": _split,
     "_merge": _merge,
     "_correlate": _correlate,
+    "turn_heads": _turn_heads,
     "_apply": _apply,
     "_differentiate": _differentiate,
 }

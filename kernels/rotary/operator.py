@@ -10,9 +10,9 @@ def rotary_heads(
     kernels: str, projected: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See `longmix.kernels.ops.rotary_heads`."""
-    if torch.compiler.is_compiling() or projected.dtype == torch.float16:
-        # Compilers make one pass of plain PyTorch, and exported programs then need nothing of ours. And the compiler of
-        # the kernels may not know fp16.
+    is_fp16_in_cpp = kernels == "cpu_kernels" and projected.dtype == torch.float16  # its compiler may not know that
+    if torch.compiler.is_compiling() or is_fp16_in_cpp:
+        # Compilers make one pass of plain PyTorch, and exported programs then need nothing of ours.
         return portable(projected, cosine, sine)
     return tuple(part.transpose(1, 2) for part in _Heads.apply(kernels, projected, cosine, sine))
 

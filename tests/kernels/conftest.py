@@ -62,11 +62,12 @@ def cases():
 
 @pytest.fixture
 def choose_implementation(monkeypatch, require_or_skip):
-    """choose_implementation(operation, name): from now on it runs so, if a compiler is there where it needs one."""
+    """choose_implementation(operation, name): from now on it runs so, if what it needs is there."""
+    needs = {"cpu": "compiler", "triton": "triton"}
 
     def choose(operation, name):
-        if name == "cpu" and (reason := obstacle(operation, "cpu", "cpu")):
-            require_or_skip("compiler", reason)
+        if name in needs and (reason := obstacle(operation, name, "cpu")):
+            require_or_skip(needs[name], reason)
         monkeypatch.setenv("LONGMIX_KERNELS", name)
 
     return choose

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longmix.kernels import build
-from longmix.kernels.selection import ON_CPUS_ALONE, OPERATIONS
+from longmix.kernels.selection import AROUND_MIXERS, OPERATIONS
 
 KINDS = {
     "REAL*": build.REALS,
@@ -18,7 +18,7 @@ KINDS = {
     "int64_t": build.SIZE,
 }
 FOLDERS = sorted(
-    folder for folder in {*OPERATIONS.values(), *ON_CPUS_ALONE.values()} if (build.FOLDER / folder / "cpu.cpp").exists()
+    folder for folder in {*OPERATIONS.values(), *AROUND_MIXERS.values()} if (build.FOLDER / folder / "cpu.cpp").exists()
 )
 FUNCTIONS = {
     f"{folder}-{name}": function

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longmix.kernels import operators, ops
-from longmix.kernels.selection import ON_CPUS_ALONE, OPERATIONS, obstacle
+from longmix.kernels.selection import AROUND_MIXERS, OPERATIONS, obstacle
 
 for _operation, _folder in OPERATIONS.items():
     importlib.import_module(f"longmix.kernels.{_folder}.operator")
@@ -17,8 +17,8 @@ PREFIX = "longmix::"
 OPERATORS = sorted(
     name.removeprefix(PREFIX)
     for name in torch._C._dispatch_get_all_op_names()
-    # Those for CPUs alone have tests of their own.
-    if name.startswith(PREFIX) and not name.startswith(tuple(f"{PREFIX}{operation}" for operation in ON_CPUS_ALONE))
+    # Those around the mixers have tests of their own.
+    if name.startswith(PREFIX) and not name.startswith(tuple(f"{PREFIX}{operation}" for operation in AROUND_MIXERS))
 )
 LARGEST = 5000  # numbers in the arguments of a call
 # Operators that Triton kernels alone run behind: (operation, case) that calls them.

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from longmix.kernels import build, ops
-from longmix.kernels.rotary import operator
+from longmix.kernels import build, ops, proof_worker, proving
+from longmix.kernels.rotary import operator, proof
 
 OPERATION = "rotary_heads"
 # B, N, H, d, and whether the angles are those of each sample.
@@ -46,7 +46,7 @@ def run(projected, cosine, sine):
 
 
 @pytest.mark.parametrize("label", CASES)
-@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize("name", ["portable", "cpu", "triton"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(torch.float32, 2e-7), (torch.float64, 4e-16), (torch.bfloat16, 5e-3), (torch.float16, 6e-4)],
@@ -65,7 +65,7 @@ def test_equals_the_reference(name, label, dtype, tolerance, choose, relative_rm
     assert torch.equal(found[2], arguments[0][:, :, 2].transpose(1, 2))
 
 
-@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu", "triton"])
 def test_turns_as_llama_does(name, choose):
     choose(name)
     projected = torch.arange(12.0).view(1, 1, 3, 1, 4)
@@ -89,7 +89,7 @@ def test_bfloat16_is_rounded_to_the_nearest(choose):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_kernels_run_forward_and_backward(dtype, choose, monkeypatch):
+def test_the_kernels_of_cpus_run_forward_and_backward(dtype, choose, monkeypatch):
     choose("cpu")
     called, function = [], build.Function.__call__
     monkeypatch.setattr(
@@ -112,7 +112,7 @@ def test_the_number_of_threads_changes_no_bit(choose, monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize("name", ["portable", "cpu", "triton"])
 def test_any_layout(name, choose):
     choose(name)
     projected, cosine, sine = inputs("odd")
@@ -122,7 +122,7 @@ def test_any_layout(name, choose):
     torch.testing.assert_close(run(*apart), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu", pytest.param("triton", marks=pytest.mark.full)])
 def test_first_and_second_derivatives(name, choose):
     choose(name)
     projected, cosine, sine = inputs("odd", torch.float64)
@@ -149,7 +149,7 @@ def test_what_is_compiled_or_exported_is_plain_pytorch(choose):
     torch.testing.assert_close(exported.module()(*arguments), expected)
 
 
-@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize("name", ["portable", "cpu", "triton"])
 def test_functions_that_transform_functions(name, choose):
     projected, *angles = inputs("odd", torch.float64)
 
@@ -168,18 +168,55 @@ def test_functions_that_transform_functions(name, choose):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_torchs_rules_of_operators(dtype, choose):
-    choose("cpu")
+@pytest.mark.parametrize("name", ["cpu", "triton"])
+def test_torchs_rules_of_operators(name, dtype, choose):
+    choose(name)
+    kernels = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}[name]
     projected, *angles = inputs("odd", dtype)
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(operator._take_apart, ("cpu_kernels", projected, *angles), test_utils=tests)
+    torch.library.opcheck(operator._take_apart, (kernels, projected, *angles), test_utils=tests)
     heads = [projected[:, :, part].contiguous() for part in range(3)]
-    torch.library.opcheck(operator._put_together, ("cpu_kernels", *heads, *angles), test_utils=tests)
+    torch.library.opcheck(operator._put_together, (kernels, *heads, *angles), test_utils=tests)
 
 
-def test_plain_pytorch_runs_where_triton_is_asked_for(monkeypatch):
-    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
-    assert ops.implementation(OPERATION, "cuda") == ops.implementation(OPERATION, "cpu") == "portable"
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_kernels_of_gpus_are_one_launch_each_way(dtype, choose, triton, monkeypatch):
+    choose("triton")
+    from longmix.kernels.rotary import gpu_kernels
+
+    grids = []
+    monkeypatch.setattr(gpu_kernels, "checked", lambda *grid: grids.append(grid) or grid)
+    run(*inputs("several-tasks", dtype))
+    assert grids == [(10,), (10,)]
+
+
+@pytest.mark.parametrize("samples_differ", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_of_gpus_prove_themselves_on_calls_of_their_form(dtype, samples_differ, choose):
+    choose("triton")
+    typical = proving.typical(OPERATION, dtype).form
+    form = typical._replace(heads=2, samples_differ=samples_differ)
+    form = form._replace(dtypes=(dtype, torch.float32, torch.float32) if dtype != torch.float32 else ())
+    made, _ = proof_worker._call(OPERATION, form, (19, True), torch.device("cpu"))
+    assert proof.form(*made) == form == proving.unspell(OPERATION, proving.spell(form))
+    outcome = proof_worker.prove_form(OPERATION, form, torch.device("cpu"))
+    assert outcome.passed and 0 < outcome.error < (1e-6 if dtype == torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_proof_looks_at_all_results(part, choose, triton, monkeypatch):
+    choose("triton")
+    from longmix.kernels.rotary import gpu_kernels
+
+    def wrong(*arguments, right=gpu_kernels.rotary_heads):
+        found = right(*arguments)
+        found[part][-1, -1] += 1
+        return found
+
+    monkeypatch.setattr(gpu_kernels, "rotary_heads", wrong)
+    form = proving.typical(OPERATION, torch.float32).form._replace(heads=2)
+    outcome = proof_worker.prove_form(OPERATION, form, torch.device("cpu"))
+    assert not outcome.passed and outcome.reason.startswith("its result differs by ")
 
 
 @pytest.mark.parametrize(

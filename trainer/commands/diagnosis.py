@@ -101,7 +101,7 @@ def _compilers() -> list[str]:
 def _kernels(problems: list[str]) -> list[tuple[str, str]]:
     """What runs on the CPU; the proofs say what does on a GPU."""
     try:
-        lines = [(f"kernel {name}", f"cpu: {_choice(name)}") for name in (*ops.OPERATIONS, *ops.ON_CPUS_ALONE)]
+        lines = [(f"kernel {name}", f"cpu: {_choice(name)}") for name in (*ops.OPERATIONS, *ops.AROUND_MIXERS)]
         return [*lines, ("fp32 products", f"cpu: {'oneDNN' if products.is_chosen() else 'as torch multiplies'}")]
     except ValueError as error:
         problems.append(str(error))

@@ -29,8 +29,9 @@ def faulty_devices(devices: Sequence[torch.device], problems: list[str]) -> set[
 
 def proof_tables(devices: Sequence[torch.device], problems: list[str]) -> list[str]:
     """The lines of a table for each kind of card; `problems` get the kernels that fail."""
-    provable = [name for name in ops.OPERATIONS if may_prove(name)]
-    others = [_row_of_other(name) for name in ops.OPERATIONS if name not in provable]
+    operations = (*ops.OPERATIONS, *ops.AROUND_MIXERS)
+    provable = [name for name in operations if may_prove(name)]
+    others = [_row_of_other(name) for name in operations if name not in provable]
     cards: dict[str, torch.device] = {}
     for device in devices:
         cards.setdefault(proving.card(device), device)

@@ -5,12 +5,12 @@ import re
 import pytest
 import torch
 
-from longmix.kernels import ops, proving
+from longmix.kernels import proving
 from longmix.trainer.cli import main
 from longmix.trainer.commands import diagnosis, kernel_proofs
 
 CARDS = ["V", "V", "A", "A"]
-WITHOUT_KERNELS = "planted"  # an operation
+WITHOUT_KERNELS = "linear_cross_entropy"
 
 
 @pytest.fixture
@@ -39,7 +39,6 @@ def gpus(monkeypatch):
     plan.asked = asked
     monkeypatch.setattr(proving, "prove_all", prove_all)
     monkeypatch.setattr(proving, "card", lambda device: CARDS[device.index])
-    monkeypatch.setitem(ops.OPERATIONS, WITHOUT_KERNELS, "common")
     monkeypatch.setattr(kernel_proofs, "may_prove", lambda name: name != WITHOUT_KERNELS)
     monkeypatch.setattr(kernel_proofs, "resolve_precision", lambda _, device: "fp16" if device.index < 2 else "bf16")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(CARDS))
@@ -61,7 +60,7 @@ def test_every_kernel_is_proved_on_each_kind_of_gpu_and_shown_with_its_times(gpu
     assert "longmix: Triton kernels are proved on V; compiling them may take minutes\n" in told
     assert [device.index for device, _ in gpus.asked] == [0, 2]
     for (_, proofs), half in zip(gpus.asked, (torch.float16, torch.bfloat16), strict=True):
-        assert len(proofs) == len(set(proofs)) == 13 * 2 + 1 and met in proofs
+        assert len(proofs) == len(set(proofs)) == 14 * 2 + 1 and met in proofs
         assert {proof.form.dtype for proof in proofs} == {torch.float32, half}
     assert "\nV, result and gradients, times for 3 x 4096 positions:\nkernel dtype for relative error" in text
     settings = "width 70, factors 2, links 3, wrap False, slab 64, rows 512, ragged True, documents False"
