@@ -155,6 +155,7 @@ _SEVERAL = {
     recipe_cases.CONFIRM: recipe_cases.confirm_cases,
     recipe_cases.LONGER: recipe_cases.longer_cases,
     recipe_cases.LARGER: recipe_cases.larger_cases,
+    recipe_cases.BATCHES: recipe_cases.batch_cases,
     recipe_cases.FACTORS: recipe_cases.factor_cases,
 }
 

@@ -22,6 +22,9 @@ from learned.cases import (
     write_part,
 )
 from learned.recipe_points import (
+    BATCH_CHANGES,
+    BATCH_ROW,
+    BATCH_TOKENS,
     CHANGED,
     CONFIRMED,
     CONFIRMED_OF_ONE,
@@ -49,9 +52,9 @@ from longmix.modeling import MODEL_TYPES
 from longmix.trainer.settings.run_file import read_settings
 
 RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
-GRID, CHANGES, CONFIRM, LONGER, LARGER, FACTORS, SEEDS, CURVE = TRIALS = (
-    *("grid", "changes", "confirm", "longer"),
-    *("larger", "factors", "seeds", "curve"),
+GRID, CHANGES, CONFIRM, LONGER, LARGER, BATCHES, FACTORS, SEEDS, CURVE = TRIALS = (
+    *("grid", "changes", "confirm", "longer", "larger"),
+    *("batches", "factors", "seeds", "curve"),
 )
 # These are tried at half the tokens of the table of text.
 SHORT = (GRID, CHANGES, LARGER)
@@ -72,7 +75,7 @@ BYTES_PER_TOKEN = 3.5
 # What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
 TOKENS = dict.fromkeys(SHORT, TEXT_BYTES / BYTES_PER_TOKEN / 2)
 TOKENS |= dict.fromkeys((CONFIRM, FACTORS, SEEDS), TEXT_BYTES / BYTES_PER_TOKEN)
-TOKENS |= {LONGER: LONGER_TOKENS, CURVE: sum(LENGTHS) / len(LENGTHS)}
+TOKENS |= {LONGER: LONGER_TOKENS, BATCHES: BATCH_TOKENS, CURVE: sum(LENGTHS) / len(LENGTHS)}
 EVALUATED = (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN
 # Forward alone, beside forward and backward.
 EVALUATION_COST = 1 / 3
@@ -212,6 +215,11 @@ def larger_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
     return {LARGER_ROW: _seeds(work, LARGER, LARGER_ROW, LARGER_CHANGES)}
 
 
+def batch_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
+    """Row -> words -> the seeds of the recipe in larger steps with a rate, on the beginning of the long text."""
+    return {BATCH_ROW: _seeds(work, BATCHES, BATCH_ROW, BATCH_CHANGES, BATCH_TOKENS)}
+
+
 def _seeds(
     work: Path, trial: str, row: str, changes: tuple[Change, ...], tokens: float | None = None
 ) -> dict[str, list[Case]]:
@@ -306,7 +314,7 @@ def _digest(recipe: Path, model: Path) -> str:
 def _train(work: Path, trial: str, length: int = TEXT_LENGTH) -> Path:
     if length != TEXT_LENGTH:
         return rows_folder(work, length) / "train"
-    return (recipe_folder(work) if trial in (LONGER, CURVE) else text_folder(work)) / "train"
+    return (recipe_folder(work) if trial in (LONGER, BATCHES, CURVE) else text_folder(work)) / "train"
 
 
 def _case(
@@ -351,6 +359,7 @@ def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, i
         CONFIRM: {row: (len(CONFIRMED) + len(CONFIRMED_OF_ONE.get(row, ()))) * len(TWO_SEEDS) for row in MODEL_TYPES},
         LONGER: dict.fromkeys(LONGER_ROWS, len(SHARES) * len(TWO_SEEDS)),
         LARGER: {LARGER_ROW: len(LARGER_CHANGES) * len(TWO_SEEDS)},
+        BATCHES: {BATCH_ROW: len(BATCH_CHANGES) * len(TWO_SEEDS)},
         FACTORS: {FACTORS_ROW: sum(len(factor_changes(length)) for length in FACTORS_LENGTHS) * len(TWO_SEEDS)},
         SEEDS: dict.fromkeys(MODEL_TYPES, len(SEED_NUMBERS)),
         CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS) * len(TWO_SEEDS)),

@@ -106,6 +106,15 @@ LARGER_CHANGES = (
         ),
     ),
 )
+# The rate of steps that are larger, in as many of them as the grid's runs have.
+BATCH_ROW, BATCH_SAMPLES, BATCH_TOKENS = "transformer", 64, 8e6
+BATCH_CHANGES = tuple(
+    Change(
+        f"rate {rate:g}",
+        (f"optim.lr={rate:g}", f"batch.samples={BATCH_SAMPLES}", f"batch.micro_batch={BATCH_SAMPLES}"),
+    )
+    for rate in (7.5e-4, 1.5e-3, 3e-3)
+)
 # Paramixer's factors, at two lengths of rows.
 FACTORS_ROW, FACTORS_LENGTHS = "paramixer", (128, 512)
 # Of its file: hidden width of a factor's network, and the inner layer if the factors have its parameters.

@@ -9,8 +9,23 @@ from pathlib import Path
 import tables
 from learned import recipe_cases
 from learned.recipe_baselines import BIGRAM, SHOWN, at, passes
-from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, FACTORS, GRID, LARGER, LONGER, SEEDS, TWO_SEEDS
+from learned.recipe_cases import (
+    BATCHES,
+    CHANGES,
+    CHOSEN_BY,
+    CONFIRM,
+    CURVE,
+    FACTORS,
+    GRID,
+    LARGER,
+    LONGER,
+    SEEDS,
+    TWO_SEEDS,
+)
 from learned.recipe_points import (
+    BATCH_CHANGES,
+    BATCH_ROW,
+    BATCH_SAMPLES,
     CHANGED,
     CONFIRMED,
     CONFIRMED_OF_ONE,
@@ -18,7 +33,6 @@ from learned.recipe_points import (
     GRID_ROWS,
     LARGER_CHANGES,
     LARGER_ROW,
-    LONGER_ROWS,
     MASKS,
     OF_ONE,
     OPTIMIZERS,
@@ -42,7 +56,8 @@ def redraw(text: str, work: Path) -> str:
         return text
     counted = json.loads(baselines.read_text(encoding="utf-8"))
     drawing = {GRID: grid_table, CHANGES: change_table, CONFIRM: confirm_table, LARGER: larger_table}
-    drawing |= {LONGER: longer_table, FACTORS: factor_table, SEEDS: seed_table, CURVE: curve_table}
+    drawing |= {LONGER: longer_table, BATCHES: batch_table, FACTORS: factor_table, SEEDS: seed_table}
+    drawing |= {CURVE: curve_table}
     for trial, draw in drawing.items():
         drawn = draw(work, counted)
         if drawn is not None:
@@ -168,13 +183,27 @@ def longer_table(work: Path, counted: dict) -> str | None:
     found = {row: _finished(changed) for row, changed in recipe_cases.longer_cases(work).items()}
     if not any(found.values()):
         return None
+    table = _side_by_side({f"`{row}`": seeds for row, seeds in found.items()}, SHARES)
+    return f"{table}\n\n{_measured(_all(found.values()), counted)}"
+
+
+def batch_table(work: Path, counted: dict) -> str | None:
+    """Validation accuracy and loss of larger steps by their rate."""
+    found = _finished(recipe_cases.batch_cases(work)[BATCH_ROW])
+    if not found:
+        return None
+    table = _side_by_side({f"{BATCH_SAMPLES} rows a step": found}, BATCH_CHANGES)
+    return f"{table}\n\n{_measured(_all([found]), counted)}"
+
+
+def _side_by_side(found: dict[str, dict[str, list[dict]]], changes: Iterable[Change]) -> str:
+    """A row for each change, with validation accuracy and loss of each of `found`: what heads it -> words -> seeds."""
     rows = []
-    for change in SHARES:
-        seeds = [found[row].get(change.words) for row in LONGER_ROWS]
+    for change in changes:
+        seeds = [of.get(change.words) for of in found.values()]
         cells = ([ABSENT] * 2 if one is None else [_accuracy(one), _loss(one)] for one in seeds)
         rows.append([change.words, *itertools.chain(*cells)])
-    header = ["", *(cell for row in LONGER_ROWS for cell in (f"`{row}`", "loss"))]
-    return f"{tables.draw(header, rows)}\n\n{_measured(_all(found.values()), counted)}"
+    return tables.draw(["", *(cell for head in found for cell in (head, "loss"))], rows)
 
 
 def _mean(found: list[dict], figure: str) -> float:
@@ -209,14 +238,10 @@ def factor_table(work: Path, _counted: dict) -> str | None:
     found = {length: _finished(changed) for length, changed in recipe_cases.factor_cases(work).items()}
     if not any(found.values()):
         return None
-    rows = []
-    for change in factor_changes(FACTORS_LENGTHS[0]):
-        seeds = [changed.get(change.words) for changed in found.values()]
-        cells = ([ABSENT] * 2 if one is None else [_accuracy(one), _loss(one)] for one in seeds)
-        rows.append([change.words, *itertools.chain(*cells)])
-    header = ["", *(cell for length in found for cell in (f"N = {length}", "loss"))]
+    by_length = {f"N = {length}": seeds for length, seeds in found.items()}
+    table = _side_by_side(by_length, factor_changes(FACTORS_LENGTHS[0]))
     made = tables.measured((one["made"] for one in _all(found.values())), f"`{COMMAND}`. ")
-    return f"{tables.draw(header, rows)}\n\n{made}"
+    return f"{table}\n\n{made}"
 
 
 def seed_table(work: Path, counted: dict) -> str | None:

@@ -16,7 +16,7 @@ from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
 MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
-TRIALS = ("grid", "changes", "confirm", "longer", "larger", "factors", "seeds", "curve")
+TRIALS = ("grid", "changes", "confirm", "longer", "larger", "batches", "factors", "seeds", "curve")
 TABLES = tuple(f"recipe-{name}" for name in TRIALS)
 MARKS = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in TABLES)
 
@@ -81,9 +81,11 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
     cases = script("learned.recipe_cases")
     monkeypatch.setattr(cases, "RECIPE", cases.CONFIGS / "recipes" / "small_budget.yaml")
     monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1601))
-    monkeypatch.setattr(cases, "LONGER_TOKENS", 800)
+    for name in ("LONGER_TOKENS", "BATCH_TOKENS"):
+        monkeypatch.setattr(cases, name, 800)
     made = [*cases.grid_cases(work).values(), *itertools.chain(*cases.seed_cases(work).values())]
-    trials = (cases.change_cases, cases.confirm_cases, cases.longer_cases, cases.larger_cases, cases.factor_cases)
+    trials = [cases.change_cases, cases.confirm_cases, cases.longer_cases]
+    trials += [cases.larger_cases, cases.batch_cases, cases.factor_cases]
     for changed in itertools.chain(*(trial(work).values() for trial in trials)):
         made += itertools.chain(*changed.values())
     for lengths in cases.curve_cases(work).values():
@@ -92,7 +94,7 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
     # Two lengths of the curve; of one mixer alone, one change and two that are confirmed.
     of_each = len(points.CHANGED) + len(points.CONFIRMED) + 2
     others = len(points.SHARES) * len(points.LONGER_ROWS) + len(points.LARGER_CHANGES) + 1 + 2
-    others += 2 * len(points.factor_changes(128))
+    others += len(points.BATCH_CHANGES) + 2 * len(points.factor_changes(128))
     assert len(made) == 90 + 2 * others + (2 * of_each + 5) * len(MODEL_TYPES)
     for case in made:
         paths = [text for text in case.arguments if "=" not in text]
@@ -340,6 +342,9 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
     first = cases.larger_cases(work)["transformer"]["30 % masked"][0]
     first.folder.mkdir(parents=True)
     first.finish({"validation_masked_accuracy": 0.38, "masked_accuracy": 0.37, "loss": 3.9, **MADE})
+    for seed, case in enumerate(cases.batch_cases(work)["transformer"]["rate 0.003"]):
+        case.folder.mkdir(parents=True)
+        case.finish({"validation_masked_accuracy": 0.36 + seed / 100, "validation_loss": 3.5, **MADE})
     for length, changed in cases.factor_cases(work).items():
         for words, several in list(changed.items())[:2]:
             for seed, case in enumerate(several):
@@ -376,6 +381,9 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
         "| 50 % masked | – | – | 34.5 ± 0.0 | 4.25 ± 0.00 |",
         "| rate 1e-3 | 40.0 ± 0.0 | 41.0 ± 0.0 | 4.00 ± 0.71 |",
         "| 30 % masked | 38.0 | 37.0 | 3.90 |",
+        "|  | 64 rows a step | loss |",
+        "| rate 0.003 | 36.5 ± 0.7 | 3.50 ± 0.00 |",
+        "| rate 0.0015 | – | – |",
         "| as many factors as links to one side need | 13.3 ± 0.7 | 4.50 ± 0.71 | 51.7 ± 0.7 | 4.50 ± 0.71 |",
         "| half as many, as shipped | 13.3 ± 0.7 | 4.50 ± 0.71 | – | – |",
         "| two factors | – | – | – | – |",
@@ -388,7 +396,7 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
     ):
         assert text.count(line) == 1, line
     measured = "Measured 2026-01-02 on one core, commits abc."
-    assert "old" not in text and " ".join(text.split()).count(measured) == 8
+    assert "old" not in text and " ".join(text.split()).count(measured) == 9
     assert tables.redraw(text, work) == text
 
 
@@ -397,7 +405,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
-    runs = [39] * 3 + [18, 18, 18, 20, 18, 18] + [8, 8, 8, 10, 8, 10] + [6] * 2 + [16] + [16] + [5] * 6 + [12] * 6
+    runs = [39] * 3 + [18, 18, 18, 20, 18, 18] + [8, 8, 8, 10, 8, 10] + [6] * 2 + [16] + [6] + [16] + [5] * 6 + [12] * 6
     assert [int(line.split()[2]) for line in lines[:-1]] == runs
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
