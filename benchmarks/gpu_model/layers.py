@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel
 import longmix.modeling
 from longmix.modeling.attention import SoftmaxAttention
 from longmix.modeling.context import BatchContext
+from longmix.modeling.wavspa import band_attention
 from longmix.trainer.models.kept import KeptTensors
 
 from .cards import Launch
@@ -164,8 +165,11 @@ def _run(
     with contextlib.ExitStack() as stack:
         live = stack.enter_context(LiveMemory([embeddings, *model.parameters(), *model.buffers()]))
         launches = stack.enter_context(counting(case.needs_triton, flash, lengths))
-        if case.documents and case.variant != DENSE_MASK:
-            attend = variable_length(launches.record, flash, lengths)
+        bands = _lengths_of_bands(model, *shape)
+        if bands:
+            stack.enter_context(mock.patch.object(band_attention, "kernel_for", lambda query, dropout: "of a GPU"))
+        if bands or (case.documents and case.variant != DENSE_MASK):
+            attend = variable_length(launches.record, flash, bands or lengths)
             stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
         kept = KeptTensors(model)
         with kept:
@@ -177,6 +181,15 @@ def _run(
         results = [hidden_states] if loss is None else [hidden_states, loss]
         torch.autograd.backward(results, [torch.empty_like(result) for result in results])
     return launches, kept.bytes, live.peak
+
+
+def _lengths_of_bands(model: torch.nn.Module, batch: int, positions: int) -> list[int]:
+    """Lengths of all samples' bands that softmax attention takes at once as segments; none where bands have one."""
+    space = getattr(model.layers[0].mixer, "space", None)
+    if space is None or model.config.attention != "softmax":
+        return []
+    shapes = space.shapes(batch, positions)
+    return [rows for samples, rows in shapes for _ in range(samples)] if len(shapes) > 1 else []
 
 
 def _encoder(fields: dict, layers: int, positions: int, dtype: torch.dtype) -> torch.nn.Module:

@@ -113,7 +113,7 @@ BATCH_CHANGES = tuple(
         f"rate {rate:g}",
         (f"optim.lr={rate:g}", f"batch.samples={BATCH_SAMPLES}", f"batch.micro_batch={BATCH_SAMPLES}"),
     )
-    for rate in (7.5e-4, 1.5e-3, 3e-3)
+    for rate in (7.5e-4, 1.5e-3, 3e-3, 6e-3)
 )
 # Paramixer's factors, at two lengths of rows.
 FACTORS_ROW, FACTORS_LENGTHS = "paramixer", (128, 512)

@@ -82,15 +82,15 @@ class WavSpA(Mixer):
 
     def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """See Mixer."""
-        positions = hidden_states.shape[1]
+        batch, positions, _ = hidden_states.shape
         if hidden_states.numel() == 0:
             return hidden_states  # Fourier transforms refuse empty tensors
         taps = self.space(hidden_states.dtype)  # there and back
-        stacks, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
-        stacked = self.space.stacked()
+        bands, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
+        stacked, shapes = self.space.stacked(), self.space.shapes(batch, positions)
         attentions = [self.attentions[0]] * sum(stacked) if self.config.share_bands else list(self.attentions)
-        stacks = attend_in_bands(attentions, stacked, stacks, masks)
-        return keep_valid(self.space.synthesise(stacks, positions, context.lengths, taps), context.mask)
+        bands = attend_in_bands(attentions, stacked, shapes, bands, masks, context)
+        return keep_valid(self.space.synthesise(bands, batch, positions, context.lengths, taps), context.mask)
 
     def resize_positions(self) -> None:
         """Make room in the bands for config.max_position_embeddings."""

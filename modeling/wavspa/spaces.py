@@ -1,9 +1,10 @@
 """The spaces that WavSpA attends in: there, and back again.
 
 A space turns (B, N, D) into bands, sequences (B, n_j, width) of coefficients with a mask of the valid ones each, and
-bands into (B, N, D). Bands of one length that follow each other are one tensor, a stack (k B, n_j, width). `lengths`
-(B,) int64 are the samples' valid rows, None: all; rows past them are zero on the way in and on the way out, and the
-bands of a sample are those it has alone. `taps` are the space's `working_taps`, made once for both ways.
+bands into (B, N, D). Bands lie one behind the other in one tensor (R, width); those of one length that follow each
+other are a stack, (k B, n_j, width). `lengths` (B,) int64 are the samples' valid rows, None: all; rows past them are
+zero on the way in and on the way out, and the bands of a sample are those it has alone. `taps` are the space's
+`working_taps`, made once for both ways.
 """
 
 import math
@@ -20,7 +21,6 @@ from .configuration_wavspa import WavSpAConfig
 from .fourier import frequencies, rows_of, spectrum_of
 from .wavelets import lattice_taps, scaling_taps
 
-Stacks = list[torch.Tensor]
 Masks = list[torch.Tensor | None]
 Taps = tuple[torch.Tensor, ...]
 
@@ -41,6 +41,14 @@ class Space(nn.Module):
         """Bands of each stack."""
         return [1]
 
+    def shapes(self, batch: int, positions: int) -> list[tuple[int, int]]:
+        """(k B, n_j) of each stack of B samples of N positions."""
+        rows, found = self.band_positions(positions), []
+        for count in self.stacked():
+            found.append((batch * count, rows[0]))
+            rows = rows[count:]
+        return found
+
     def forward(self, dtype: torch.dtype) -> Taps:
         """The `working_taps`, by a call: what moves a module's parameters, such as offloading, heeds nothing else."""
         return self.working_taps(dtype)
@@ -49,13 +57,17 @@ class Space(nn.Module):
         """The taps, (T, D) or (T,) each, as rows of that dtype are transformed with; nothing where there are none."""
         return ()
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Stacks, Masks]:
-        """(B, N, D), zero past the lengths -> stacks (k B, n_j, width) and masks (k B, n_j) bool, None: all valid."""
-        return [hidden_states], [valid_rows(lengths, hidden_states.shape[1])]
+    def analyse(
+        self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps
+    ) -> tuple[torch.Tensor, Masks]:
+        """(B, N, D), zero past the lengths -> bands (R, width), and their stacks' masks (k B, n_j), None: all valid."""
+        return hidden_states.flatten(0, 1), [valid_rows(lengths, hidden_states.shape[1])]
 
-    def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
-        """Stacks (k B, n_j, width) -> (B, N, D)."""
-        return stacks[0]
+    def synthesise(
+        self, bands: torch.Tensor, batch: int, positions: int, lengths: torch.Tensor | None, taps: Taps
+    ) -> torch.Tensor:
+        """Bands (R, width) -> (B, N, D)."""
+        return bands.unflatten(0, (batch, positions))
 
 
 # Fourier spaces: one band of frequencies, each sample's own.
@@ -78,17 +90,22 @@ class FourierSpace(Space):
         """See Space."""
         return [frequencies(positions)]
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Stacks, Masks]:
+    def analyse(
+        self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps
+    ) -> tuple[torch.Tensor, Masks]:
         """See Space."""
         spectrum = spectrum_of(hidden_states, lengths, self.config.two_dimensional)
         mask = None if lengths is None else valid_rows(frequencies(lengths), spectrum.shape[1])
-        return [spectrum], [mask]
+        return spectrum.flatten(0, 1), [mask]
 
-    def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
+    def synthesise(
+        self, bands: torch.Tensor, batch: int, positions: int, lengths: torch.Tensor | None, taps: Taps
+    ) -> torch.Tensor:
         """See Space."""
+        spectrum = bands.unflatten(0, (batch, frequencies(positions)))
         if self.config.space == "fourier_forward":
-            return parts_as_rows(stacks[0], positions, lengths)
-        return rows_of(stacks[0], positions, lengths, self.config.two_dimensional)
+            return parts_as_rows(spectrum, positions, lengths)
+        return rows_of(spectrum, positions, lengths, self.config.two_dimensional)
 
 
 def parts_as_rows(spectrum: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -123,22 +140,21 @@ class WaveletSpace(Space):
         """See Space: the approximation and the last details are of one length."""
         return [2] + [1] * (self.config.levels - 1)
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Stacks, Masks]:
+    def analyse(
+        self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps
+    ) -> tuple[torch.Tensor, Masks]:
         """See Space."""
-        (batch, positions, _), levels = hidden_states.shape, self.config.levels
-        bands = self.transform(hidden_states, lengths, taps)
-        shapes = list(zip([batch * count for count in self.stacked()], band_rows(positions, levels)[1:], strict=True))
-        parts = bands.split([samples * count for samples, count in shapes]) if levels > 1 else [bands]
-        approximation, *others = band_masks(positions, levels, lengths)
+        approximation, *others = band_masks(hidden_states.shape[1], self.config.levels, lengths)
         masks = list(others)  # torch.compile before 2.13 makes a tuple of them
         if approximation is not None:
             masks[0] = torch.cat([approximation, masks[0]])
-        return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)], masks
+        return self.transform(hidden_states, lengths, taps), masks
 
-    def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
+    def synthesise(
+        self, bands: torch.Tensor, batch: int, positions: int, lengths: torch.Tensor | None, taps: Taps
+    ) -> torch.Tensor:
         """See Space."""
-        # Not `len`: an exported program would hold for this number of samples alone.
-        return self.transform_back(join_bands(stacks), stacks[0].shape[0] // 2, positions, lengths, taps)
+        return self.transform_back(bands, batch, positions, lengths, taps)
 
     def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """(B, N, D) -> bands (B N', D), as of `longmix.kernels.ops.wavelet_analysis`."""

@@ -1,5 +1,6 @@
 """WavSpA's spaces, taps, block and configuration; the mixer against its equations stands in test_acceptance.py."""
 
+import itertools
 import math
 
 import pytest
@@ -7,7 +8,9 @@ import pywt
 import torch
 from torch.nn import functional
 
+from longmix.modeling.attention import softmax
 from longmix.modeling.context import BatchContext
+from longmix.modeling.wavspa import band_attention
 from longmix.modeling.wavspa.band_attention import attend_in_bands
 from longmix.modeling.wavspa.fourier import rows_of, spectrum_of
 from longmix.modeling.wavspa.spaces import make_space
@@ -41,6 +44,18 @@ def in_bands(stacks, batch=6):
     return [band for stack in stacks for band in stack.split(batch)]
 
 
+def in_stacks(bands, shapes):
+    """Bands (R, width) -> stacks (k B, n, width) of these shapes."""
+    parts = bands.split([samples * rows for samples, rows in shapes])
+    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def attend(attentions, stacked, stacks, masks):
+    """What the attentions make of the stacks, as stacks."""
+    shapes, rows = [stack.shape[:2] for stack in stacks], torch.cat([stack.flatten(0, 1) for stack in stacks])
+    return in_stacks(attend_in_bands(attentions, stacked, shapes, rows, masks, BatchContext()), shapes)
+
+
 @pytest.fixture
 def space(make_config, request):
     """The space of the fields in `request.param`, in float64."""
@@ -52,15 +67,16 @@ def space(make_config, request):
 def test_there_and_back_changes_nothing(space):
     x, lengths, mask = sample()
     taps = space.working_taps(x.dtype)
-    stacks, masks = space.analyse(x, lengths, taps)
+    bands, masks = space.analyse(x, lengths, taps)
+    stacks = in_stacks(bands, space.shapes(6, 23))
     for stack, valid in zip(stacks, masks, strict=True):
         assert stack.shape[:2] == valid.shape and (stack[~valid] == 0).all()
-    back = space.synthesise(stacks, 23, lengths, taps)
+    back = space.synthesise(bands, 6, 23, lengths, taps)
     torch.testing.assert_close(back[mask], x[mask], rtol=0, atol=1e-10)
     for row, length in enumerate(LENGTHS[:-1]):
         alone, nothing = space.analyse(x[row : row + 1, :length], None, taps)
         assert all(valid is None for valid in nothing)
-        own_bands = [band for stack in alone for band in stack]
+        own_bands = [band for stack in in_stacks(alone, space.shapes(1, length)) for band in stack]
         for band, valid, own in zip(in_bands(stacks), in_bands(masks), own_bands, strict=True):
             torch.testing.assert_close(band[row][valid[row]], own, rtol=0, atol=1e-10)
         assert [len(band) for band in own_bands] == space.band_positions(length)
@@ -126,7 +142,8 @@ def test_two_dimensions_equal_pywavelets(name, make_config):
     x = torch.randn(24, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     both, (rows, columns, neither) = pywt.dwt2(x.numpy(), name, "periodization")
     late = pywt.Wavelet(name).dec_len // 2 - 1
-    ((bands,), _) = space.analyse(x.roll((late, late), (0, 1))[None], None, space.working_taps(x.dtype))
+    bands, _ = space.analyse(x.roll((late, late), (0, 1))[None], None, space.working_taps(x.dtype))
+    (bands,) = in_stacks(bands, space.shapes(1, 24))
     low, high = (torch.from_numpy(part) for part in (both, rows)), (torch.from_numpy(p) for p in (columns, neither))
     approximation, detail = (torch.cat(pair, dim=1) for pair in zip(low, high, strict=True))
     torch.testing.assert_close(bands[0], approximation, rtol=0, atol=1e-10)
@@ -197,7 +214,7 @@ def test_bands_of_one_length_are_attended_in_as_if_alone(kind, share, make_mixer
         bands = [torch.randn(3, size, 16, dtype=torch.float64, requires_grad=True) for size in sizes]
         stacks = [torch.cat(bands[:2]), bands[2]]
         of_stacks = [None, None] if chosen[0] is None else [torch.cat(masks[:2]), masks[2]]
-        together = in_bands(attend_in_bands(attentions, [2, 1], stacks, of_stacks), 3)
+        together = in_bands(attend(attentions, [2, 1], stacks, of_stacks), 3)
         alone = [
             attention(*each) for attention, *each in zip(attentions, bands, map(BatchContext, chosen), strict=True)
         ]
@@ -209,11 +226,71 @@ def test_bands_of_one_length_are_attended_in_as_if_alone(kind, share, make_mixer
         torch.testing.assert_close([*together, *derivatives[0]], [*alone, *derivatives[1]], rtol=0, atol=1e-12)
 
 
+@pytest.fixture
+def in_segments(monkeypatch):
+    """Softmax attention now computes as on a GPU; the list of the segments that it is given."""
+    seen = []
+
+    def within(query, key, value, segments, kernel, *, causal, dropout):
+        seen.append(segments)
+        cuts, rows = segments.offsets.tolist(), [tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value)]
+        assert cuts[0] == 0 and cuts[-1] == len(rows[0]) and causal is False and kernel == "flash"
+        pieces = [
+            functional.scaled_dot_product_attention(*(tensor[begin:end].transpose(0, 1) for tensor in rows))
+            for begin, end in itertools.pairwise(cuts)
+        ]
+        return torch.cat(pieces, 1).unflatten(1, (len(query), -1)).transpose(0, 1)
+
+    for module in (softmax, band_attention):
+        monkeypatch.setattr(module, "kernel_for", lambda query, dropout: "flash")
+    monkeypatch.setattr(softmax, "variable_length_attention", within)
+    return seen
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_bands_of_all_lengths_are_one_attention_within_segments(padded, share, make_mixer, in_segments):
+    fields = {"levels": 3, "share_bands": share, "space": "lifting", "learnable": True}
+    mixer = make_mixer("wavspa", **fields).double()
+    x, _, mask = sample()
+    if not padded:
+        mask = None
+    upstream = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def run():
+        own = x.clone().requires_grad_()
+        result = mixer(own, BatchContext(mask))
+        return result, *torch.autograd.grad((result * upstream).sum(), [own, *mixer.parameters()])
+
+    found = run()
+    ((offsets, longest),) = in_segments
+    # Of 23 rows, a period of 24: bands of 3, 3, 6 and 12 rows of six samples, with padding a segment of its own.
+    assert longest == 12 and len(offsets) == 1 + 4 * 6 * (2 if padded else 1) and offsets.dtype == torch.int32
+    assert offsets[-1] == 6 * 24 and offsets.diff().max() == 12
+    hook = mixer.attentions[0].register_forward_hook(lambda *_: None)
+    alone = run()  # a watched attention is called
+    hook.remove()
+    assert len(in_segments) == (4 if padded else 1)
+    torch.testing.assert_close(found, alone, rtol=0, atol=1e-12)
+
+
+def test_layers_share_the_segments_of_bands(make_model, in_segments):
+    model = make_model("wavspa", levels=2, num_hidden_layers=3)
+    model(input_ids=torch.randint(5, 20, (2, 9)))
+    assert len(in_segments) == 3 and len({id(segments) for segments in in_segments}) == 1
+
+
+@pytest.mark.parametrize("kind", ["linear", "windowed"])
+def test_other_attentions_know_no_segments(kind, make_mixer, in_segments):
+    mixer = make_mixer("wavspa", levels=2, attention=kind)
+    assert mixer(torch.randn(2, 9, 16), BatchContext()).shape == (2, 9, 16) and in_segments == []
+
+
 def test_bands_of_one_length_keep_to_autocast(make_mixer):
     mixer = make_mixer("wavspa", levels=1)
     bands = [torch.randn(2, 5, 16, requires_grad=True) for _ in range(2)]
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = in_bands(attend_in_bands(mixer.attentions, [2], [torch.cat(bands)], [None]), 2)
+        mixed = in_bands(attend(mixer.attentions, [2], [torch.cat(bands)], [None]), 2)
         alone = [attention(band, BatchContext()) for attention, band in zip(mixer.attentions, bands, strict=True)]
     assert {result.dtype for result in mixed} == {torch.bfloat16}
     torch.testing.assert_close(mixed, alone, rtol=0, atol=2e-2)
