@@ -20,9 +20,8 @@ FILE = "prediction.json"
 _COUNT = "import sys; from gpu_kit import prediction; prediction.write(sys.argv[1])"
 # The model's cards, by the names of ours: of the same chip. The page names the data sheet that the figures are of.
 CARDS = {"V100": "V100", "V100-PCIe": "V100", "A100-40": "A100", "A100-80": "A100", "H100": "H100", "H200": "H200"}
-# The model's names of what stage 2 measures: plain PyTorch has a name of its own, except where there is nothing else.
+# The model's names of what stage 2 measures: plain PyTorch has a name of its own.
 _PLAIN = ", portable"
-_BASELINE = "transformer"
 
 
 def write(path: str | Path) -> None:
@@ -89,7 +88,7 @@ def milliseconds(
         card: as the driver calls it.
         way: kernels, or another: then that of plain PyTorch.
     """
-    named = model if way == "kernels" or model == _BASELINE else f"{model}{_PLAIN}"
+    named = model if way == "kernels" else f"{model}{_PLAIN}"
     known = card_of(card)
     for row in prediction["layers"] if prediction is not None and known is not None else ():
         if (row["layer"], bool(row["documents"]), row["positions"]) == (named, documents, length):

@@ -17,7 +17,7 @@ from longmix.data_prep.files import write_json
 BENCHMARKS = Path(__file__).resolve().parents[1]
 ROOT = BENCHMARKS.parent
 CONFIGS = ROOT / "configs"
-# What the mixers stand beside; it has no kernels of its own, softmax attention is PyTorch's.
+# What the mixers stand beside: its softmax attention is PyTorch's, its rotary positions have a kernel.
 BASELINE = "transformer"
 # Layers of the base models are counted by those of the transformer, for models of equal parameters.
 LAYERS_OF_THE_TRANSFORMER = 12

@@ -21,6 +21,7 @@ BUDGET, QUICK_BUDGET = 0.3, 0.02
 # Portable PyTorch may be so far from the truth in half precision; the others twice as far as it, or within TOLERANCES.
 FARTHEST = 0.2
 KERNELS = {
+    BASELINE: "rotary_heads",
     "converter": "token_givens_mix",
     "paramixer": "link_mix",
     "wavspa": "wavelet_analysis",
@@ -38,7 +39,7 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     transformer also as torch compiles it; then everything else, length by length."""
     isolating = [model for model in MODEL_TYPES if model_class(model, "Model").mixer_class.isolates_documents]
     found = [
-        _block(length, model, "kernels" if model in KERNELS else "portable", documents)
+        _block(length, model, "kernels", documents)
         for documents, models in ((False, MODEL_TYPES), (True, isolating))
         for length in setting.lengths
         for model in models
@@ -46,13 +47,14 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     if not setting.quick:
         found += [_compiling(length, BASELINE) for length in setting.lengths]  # side by side, then timed one by one
         found += [_block(length, BASELINE, "compiled") for length in setting.lengths]
+    mixers = [model for model in MODEL_TYPES if model != BASELINE]
     for length in setting.lengths:
         found += [_attention(length, way, False) for way in contestants.WAYS if _is_tried(setting, way)]
-        found += [_block(length, model, "portable") for model in MODEL_TYPES if model in KERNELS]
+        found += [_block(length, model, "portable") for model in MODEL_TYPES]
         if not setting.quick:
-            found += [_compiling(length, model) for model in MODEL_TYPES if model in KERNELS]
-            found += [_block(length, model, "compiled") for model in MODEL_TYPES if model in KERNELS]
-        found += [_block(length, model, "portable", True) for model in isolating if model in KERNELS]
+            found += [_compiling(length, model) for model in mixers]
+            found += [_block(length, model, "compiled") for model in mixers]
+        found += [_block(length, model, "portable", True) for model in isolating]
         found += [_attention(length, way, True) for way in contestants.WAYS if _is_tried(setting, way)]
         ways = ("portable", "kernels") if setting.quick else ("portable", "kernels", "compiled")
         found += [_operation(length, name, way) for way in ways for name in operations_of(Size())]

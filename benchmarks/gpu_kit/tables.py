@@ -105,8 +105,9 @@ def _multiples(setting: Setting, newest: dict[str, dict]) -> Section:
     section = Section(
         "Blocks beside the transformer's",
         [
-            "Forward and backward pass in multiples of the transformer's, the faster of plain PyTorch's and "
-            "torch.compile's; by graphs, or as PyTorch launches both where one of them has none."
+            "Forward and backward pass in multiples of the transformer's, the fastest of that with our kernel of "
+            "rotary positions, plain PyTorch's and torch.compile's; by graphs, or as PyTorch launches both where one "
+            "of them has none."
         ],
         ["block", "N", "by", "times", "measured"],
     )

@@ -177,7 +177,12 @@ ROWS = {
     "2/block/s3attention/512/portable": {**TIMED, "blocks": 8},
     "2/attention-documents/512/flex": TIMED,
     "2/operation/link_mix/512/compiled": TIMED,
-    "3/speed/transformer/zero1/bf16": {"tokens_per_second": 5e5, "mfu": 0.421, "loss": [10.4, 9.5]},
+    "3/speed/transformer/zero1/bf16": {
+        "tokens_per_second": 5e5,
+        "mfu": 0.421,
+        "loss": [10.4, 9.5],
+        "kernels": "linear_cross_entropy portable, rotary_heads triton",
+    },
     "3/resume/flt/zero1": {"killed_at": 7, "resumed_at": 4, "compared": 8, "equal": 8, "largest": 0.0},
     "4/learning/flt": {"tokens": 10**6, "rate": 1e-3, "loss": [9.0, 5.0], "masked_accuracy": 0.25},
     "4/learning/wavspa": {"tokens": 10**6, "rate": 2e-3, "loss": [9.0, 6.0], "masked_accuracy": 0.125},
