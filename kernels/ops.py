@@ -17,7 +17,7 @@ from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
 from .random_attention.interface import random_feature_attention
 from .random_attention.places import Places
-from .rotary.interface import rotary_heads
+from .rotary_heads.interface import rotary_heads
 from .selection import AROUND_MIXERS, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .token_givens.interface import token_givens_mix

@@ -43,9 +43,10 @@ OPERATIONS = {
     "wavelet_synthesis": "wavelet",
 }
 # And those around the mixers.
-AROUND_MIXERS = {"linear_cross_entropy": "linear_cross_entropy", "rotary_heads": "rotary"}
-# Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
-# for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
+AROUND_MIXERS = {"linear_cross_entropy": "linear_cross_entropy", "rotary_heads": "rotary_heads"}
+# Implementation -> its module in the operation's folder. Model folders that earlier versions exported with their code
+# look for others: for cpu.py and gpu.py, whose functions took other arguments, and for what is in the folder `rotary`,
+# which for them has no kernels for GPUs. Where they find none they run their own plain PyTorch.
 _MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
 OLDEST_TRITON = "3.5"  # 3.4 has no triton.constexpr_function
 GPU = "cuda"  # the kind of devices on which kernels prove themselves before they are chosen
@@ -136,7 +137,10 @@ def _has(operation: str, name: str) -> bool:
     """Whether an operation has an implementation of its own of that name."""
     if name not in _MODULES:
         return True
-    return importlib.util.find_spec(f"longmix.kernels.{folder_of(operation)}.{_MODULES[name]}") is not None
+    try:
+        return importlib.util.find_spec(f"longmix.kernels.{folder_of(operation)}.{_MODULES[name]}") is not None
+    except ModuleNotFoundError:  # longmix is not installed
+        return False
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled
@@ -241,12 +245,21 @@ def _warn_once(reason: str, kernels: str) -> None:
         warnings.warn(f"{reason}; plain PyTorch runs in place of the {kernels} kernels", stacklevel=4)
 
 
-def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:
+def select(
+    operation: str, device: torch.device, implementations: dict[str, Callable], in_graphs: bool = True
+) -> Callable:
     """The function that runs `operation` on `device`: one of `implementations`, by name, or an operator.
 
     The choice is made once for each call: the operator of the hand-written kernels, and its derivative later, run the
     kernels chosen then. On a GPU it depends on the arguments, and is made when they are there.
+
+    Args:
+        in_graphs: false where torch's compiler makes more of plain PyTorch than kernels for GPUs are: no other is
+            proved, noted and run there then.
     """
+    if not in_graphs and device.type == GPU and torch.compiler.is_compiling():
+        _note(operation, "portable")
+        return implementations["portable"]
     if device.type == GPU and asked() == "auto" and may_prove(operation):
         return functools.partial(_run_proved, operation, device, implementations)
     return _function(implementation(operation, device), operation, implementations)

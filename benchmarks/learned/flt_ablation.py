@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from longmix.data_prep.files import write_text
 from longmix.data_prep.manifest_fields import IGNORED
-from longmix.kernels.rotary.portable import rotate
+from longmix.kernels.rotary_heads.portable import rotate
 from longmix.modeling.block import buffer_generator
 from longmix.modeling.flt import FLTConfig, FLTForMaskedLM
 from longmix.modeling.flt.attention import SpectralAttention

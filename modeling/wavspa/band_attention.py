@@ -67,10 +67,14 @@ def attend_in_bands(
 
 
 def _are_segments(attentions: Sequence[Attention], bands: torch.Tensor) -> bool:
-    """Whether softmax attention takes all bands at once, by a kernel for segments; watched ones are called."""
-    first = attentions[0]
-    if type(first) is not SoftmaxAttention or not are_unwatched(attentions):
+    """Whether softmax attention takes all bands at once, by a kernel for segments. Watched ones are called, and what
+    stands in a projection's place may give queries of another dtype, for which there is none.
+    """
+    if any(type(attention) is not SoftmaxAttention for attention in attentions) or not are_unwatched(attentions):
         return False
+    if not are_bare([layer for attention in attentions for layer in (attention.projection, attention.output)]):
+        return False
+    first = attentions[0]
     (like,) = narrowed(bands.new_empty(1, 1, 1, first.config.hidden_size // first.heads))
     return kernel_for(like, first.dropout_probability) is not None
 
@@ -135,10 +139,10 @@ def linear_of_bands(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> torch.Te
 
 
 def _linear_of_each(rows: torch.Tensor, counts: Sequence[int], layers: Sequence[nn.Linear]) -> torch.Tensor:
-    """Each layer on so many rows, which follow each other: (1, R, in) -> (1, R, out)."""
+    """Each layer, of those that are bare, on so many rows, which follow each other: (1, R, in) -> (1, R, out)."""
     if all(layer is layers[0] for layer in layers):
         return linear(layers[0], rows)
-    if torch.compiler.is_compiling() or not are_bare(layers):
+    if torch.compiler.is_compiling():
         return torch.cat([linear(layer, band) for layer, band in zip(layers, rows.split(counts, 1), strict=True)], 1)
     return _written_side_by_side(rows, counts, layers)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from longmix.kernels import build, ops, proof_worker, proving
-from longmix.kernels.rotary import operator, proof
+from longmix.kernels import build, ops, proof_worker, proving, selection
+from longmix.kernels.rotary_heads import operator, proof
 
 OPERATION = "rotary_heads"
 # B, N, H, d, and whether the angles are those of each sample.
@@ -149,6 +149,18 @@ def test_what_is_compiled_or_exported_is_plain_pytorch(choose):
     torch.testing.assert_close(exported.module()(*arguments), expected)
 
 
+def test_what_is_compiled_for_a_gpu_is_noted_as_what_runs(monkeypatch):
+    """It is no kernel, whatever has proved itself."""
+    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    monkeypatch.setattr(selection, "GPU", "cpu")
+    monkeypatch.setattr(selection, "may_prove", lambda operation: True)
+    monkeypatch.setattr(selection, "_is_proved", lambda *_: pytest.fail("a kernel is proved that does not run"))
+    arguments = inputs("odd")
+    with selection.noted_choices() as chosen:
+        torch.export.export(Heads(), arguments)
+    assert chosen == {OPERATION: {"portable"}}
+
+
 @pytest.mark.parametrize("name", ["portable", "cpu", "triton"])
 def test_functions_that_transform_functions(name, choose):
     projected, *angles = inputs("odd", torch.float64)
@@ -182,7 +194,7 @@ def test_torchs_rules_of_operators(name, dtype, choose):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_kernels_of_gpus_are_one_launch_each_way(dtype, choose, triton, monkeypatch):
     choose("triton")
-    from longmix.kernels.rotary import gpu_kernels
+    from longmix.kernels.rotary_heads import gpu_kernels
 
     grids = []
     monkeypatch.setattr(gpu_kernels, "checked", lambda *grid: grids.append(grid) or grid)
@@ -196,7 +208,6 @@ def test_kernels_of_gpus_prove_themselves_on_calls_of_their_form(dtype, samples_
     choose("triton")
     typical = proving.typical(OPERATION, dtype).form
     form = typical._replace(heads=2, samples_differ=samples_differ)
-    form = form._replace(dtypes=(dtype, torch.float32, torch.float32) if dtype != torch.float32 else ())
     made, _ = proof_worker._call(OPERATION, form, (19, True), torch.device("cpu"))
     assert proof.form(*made) == form == proving.unspell(OPERATION, proving.spell(form))
     outcome = proof_worker.prove_form(OPERATION, form, torch.device("cpu"))
@@ -206,7 +217,7 @@ def test_kernels_of_gpus_prove_themselves_on_calls_of_their_form(dtype, samples_
 @pytest.mark.parametrize("part", range(3))
 def test_a_proof_looks_at_all_results(part, choose, triton, monkeypatch):
     choose("triton")
-    from longmix.kernels.rotary import gpu_kernels
+    from longmix.kernels.rotary_heads import gpu_kernels
 
     def wrong(*arguments, right=gpu_kernels.rotary_heads):
         found = right(*arguments)

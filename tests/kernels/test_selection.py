@@ -1,6 +1,8 @@
 """The choice of the implementation that runs, and the reasons why another one cannot."""
 
+import contextlib
 import importlib.machinery
+import importlib.util
 import subprocess
 import sys
 import types
@@ -80,6 +82,26 @@ def test_what_there_is_not_is_refused(monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
     with pytest.raises(ValueError, match="spectral_filter cannot run so: it has no cpu implementation"):
         ops.spectral_filter(torch.zeros(1, 4, 2), torch.zeros(3, 2, 2), 4)
+
+
+def test_without_longmix_what_is_around_mixers_is_plain_pytorch(monkeypatch):
+    """In code that was exported with a model; it knows what it runs itself."""
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    selection._has.cache_clear()
+
+    def find(name):
+        raise ModuleNotFoundError("No module named 'longmix'")
+
+    monkeypatch.setattr(selection.importlib.util, "find_spec", find)
+    assert [ops.implementation(name, "cuda") for name in selection.AROUND_MIXERS] == ["portable", "portable"]
+    selection._has.cache_clear()
+
+
+@pytest.mark.parametrize("module", ["link_mix.cpu", "link_mix.gpu", "rotary.cpu_kernels", "rotary.gpu_kernels"])
+def test_what_exported_code_of_earlier_versions_looks_for_is_not_there(module):
+    """It would take kernels for others, whose functions are other ones; without them it runs plain PyTorch."""
+    with contextlib.suppress(ModuleNotFoundError):
+        assert importlib.util.find_spec(f"longmix.kernels.{module}") is None
 
 
 def test_other_choices_are_refused(monkeypatch):

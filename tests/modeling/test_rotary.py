@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from longmix.kernels.rotary.portable import rotate
+from longmix.kernels.rotary_heads.portable import rotate
 from longmix.modeling.context import BatchContext, Segments
 from longmix.modeling.rotary import make_rotation, positions_in_documents
 

@@ -274,6 +274,32 @@ def test_bands_of_all_lengths_are_one_attention_within_segments(padded, share, m
     torch.testing.assert_close(found, alone, rtol=0, atol=1e-12)
 
 
+class Wrapped(torch.nn.Module):
+    """What adapters and quantisation put in the place of a layer, or of an attention."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *arguments):
+        return self.inner(*arguments)
+
+
+@pytest.mark.parametrize("name", ["projection", "output", None])
+def test_what_stands_in_the_place_of_an_attention_or_its_layer_is_called(name, make_mixer, in_segments):
+    mixer = make_mixer("wavspa", levels=2)
+    x = torch.randn(2, 9, 16)
+    expected = mixer(x, BatchContext())
+    assert len(in_segments) == 1
+    attention = mixer.attentions[2]
+    if name is None:
+        mixer.attentions[2] = Wrapped(attention)
+    else:
+        setattr(attention, name, Wrapped(getattr(attention, name)))
+    torch.testing.assert_close(mixer(x, BatchContext()), expected)
+    assert len(in_segments) == 1
+
+
 def test_layers_share_the_segments_of_bands(make_model, in_segments):
     model = make_model("wavspa", levels=2, num_hidden_layers=3)
     model(input_ids=torch.randint(5, 20, (2, 9)))

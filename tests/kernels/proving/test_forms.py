@@ -7,6 +7,7 @@ import torch
 
 from longmix.kernels import ops, proof_worker, proving, selection
 from longmix.kernels.common.proof_inputs import documents
+from longmix.kernels.selection import AROUND_MIXERS, OPERATIONS
 
 CPU = torch.device("cpu")
 
@@ -46,6 +47,19 @@ def test_inputs_of_a_form_are_of_that_form(change, cases, monkeypatch):
             assert dtypes[0] == dtypes[1], name
         spelled = json.loads(json.dumps(proving.spell(form)))
         assert proving.unspell(module.OPERATION, spelled) == form, name
+
+
+@pytest.mark.parametrize(
+    "operation", [name for name in (*OPERATIONS, *AROUND_MIXERS) if selection._has(name, "triton")]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_typical_calls_are_calls_that_operations_take(operation, dtype, monkeypatch):
+    """And of their form: `longmix doctor` proves these."""
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    typical = proving.typical(operation, dtype).form
+    arguments, leaves = proof_worker._call(operation, typical, (19, True), CPU)
+    results = proof_worker._results(operation, arguments)
+    assert results[0].dtype == dtype and leaves
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 40, 3), (1, 2, 12, 3), (3, 2, 40, 3), (1, 5, 40, 3), (1, 1, 40, 300)])

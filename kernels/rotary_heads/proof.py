@@ -4,19 +4,22 @@ from typing import NamedTuple
 
 import torch
 
-from ..common.proof_inputs import dtypes_of
-
 BATCH = 3
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `dtypes`: those of projected and angles, if they differ."""
+    """What the programs are compiled for, and loop over."""
 
     dtype: torch.dtype
     heads: int
     width: int
     samples_differ: bool
-    dtypes: tuple[torch.dtype, ...] = ()
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Those of projected and of the angles, which are wide."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        return self.dtype, wide, wide
 
 
 # Operation -> the form of a base model.
@@ -25,8 +28,7 @@ TYPICAL = {"rotary_heads": Form(torch.float32, 12, 64, False)}
 
 def form(projected, cosine, sine) -> Form:
     """The form of a call."""
-    counts = int(projected.shape[3]), int(projected.shape[4])
-    return Form(projected.dtype, *counts, cosine.dim() == 4, dtypes_of(projected.dtype, projected, cosine, sine))
+    return Form(projected.dtype, int(projected.shape[3]), int(projected.shape[4]), cosine.dim() == 4)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:

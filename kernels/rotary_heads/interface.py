@@ -42,5 +42,5 @@ def rotary_heads(
             raise ValueError(
                 f"{name} has dtype {tensor.dtype}, on {tensor.device}; needed: {wide}, on {projected.device}"
             )
-    run = select("rotary_heads", projected.device, {"portable": portable, "reference": reference})
+    run = select("rotary_heads", projected.device, {"portable": portable, "reference": reference}, in_graphs=False)
     return run(projected, cosine, sine)

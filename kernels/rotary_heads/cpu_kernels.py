@@ -6,8 +6,8 @@ from ..build import REALS, SIZE, WIDE_REALS, Function
 
 _TYPES = (*[REALS] * 4, *[SIZE] * 4, WIDE_REALS, WIDE_REALS, SIZE)
 FUNCTIONS = {
-    "rotary_heads": Function("rotary/cpu.cpp", "forward", _TYPES),
-    "rotary_heads_backward": Function("rotary/cpu.cpp", "backward", _TYPES),
+    "rotary_heads": Function("rotary_heads/cpu.cpp", "forward", _TYPES),
+    "rotary_heads_backward": Function("rotary_heads/cpu.cpp", "backward", _TYPES),
 }
 
 
