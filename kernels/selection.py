@@ -254,10 +254,10 @@ def select(
     kernels chosen then. On a GPU it depends on the arguments, and is made when they are there.
 
     Args:
-        in_graphs: false where torch's compiler makes more of plain PyTorch than kernels for GPUs are: no other is
-            proved, noted and run there then.
+        in_graphs: false where torch's compiler makes of plain PyTorch what kernels for GPUs are: in what it compiles
+            none is proved, noted or run then.
     """
-    if not in_graphs and device.type == GPU and torch.compiler.is_compiling():
+    if not in_graphs and device.type == GPU and torch.compiler.is_compiling() and asked() != "reference":
         _note(operation, "portable")
         return implementations["portable"]
     if device.type == GPU and asked() == "auto" and may_prove(operation):
