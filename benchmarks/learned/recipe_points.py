@@ -72,6 +72,7 @@ SHARES = (
 CONFIRMED = (
     *SHARES,
     Change("40 % masked, steps of 4 rows", ("objective.mask_probability=0.4", *FOUR_ROWS)),
+    Change("40 % masked, rate 2e-3", ("objective.mask_probability=0.4", "optim.lr=2e-3")),
 )
 UNIT_GAIN = "model.spectrum_initialization=unit_gain"
 OF_ONE = {"s3attention": (_before("spectrum with unit gain", UNIT_GAIN),)}
