@@ -124,7 +124,9 @@ class BatchContext:
         batch, positions = self.mask.shape
         starts = torch.arange(0, batch * positions, positions, device=self.mask.device)
         cuts = functional.pad(self.lengths.unsqueeze(1), (1, 0)) + starts.unsqueeze(1)
-        return Segments(functional.pad(cuts.flatten(), (0, 1), value=batch * positions).int(), positions)
+        # Not by `pad`, whose number would fix the batch of a graph.
+        end = torch.arange(batch * positions, batch * positions + 1, device=cuts.device)
+        return Segments(torch.cat([cuts.flatten(), end]).int(), positions)
 
     def rotation(self, heads: torch.Tensor, theta: float) -> Rotation:
         """Rotary angles for heads (B, N, ..., d) of the batch; positions begin anew with each document.

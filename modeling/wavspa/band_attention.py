@@ -57,7 +57,7 @@ def attend_in_bands(
         first += count
         if all(attention is chosen[0] for attention in chosen):
             mixed.append(chosen[0](rows, BatchContext(mask)))
-        elif type(chosen[0]) in ALIKE:
+        elif type(chosen[0]) in ALIKE and _are_alike(chosen):
             mixed.append(_together(chosen, rows, mask))
         else:
             of_bands = [None] * count if mask is None else _bands(mask, count)
@@ -66,11 +66,16 @@ def attend_in_bands(
     return join_bands(mixed)
 
 
+def _are_alike(attentions: Sequence[Attention]) -> bool:
+    """Whether all are of one kind, and a call of each does nothing else."""
+    return all(type(attention) is type(attentions[0]) for attention in attentions) and are_unwatched(attentions)
+
+
 def _are_segments(attentions: Sequence[Attention], bands: torch.Tensor) -> bool:
     """Whether softmax attention takes all bands at once, by a kernel for segments. Watched ones are called, and what
     stands in a projection's place may give queries of another dtype, for which there is none.
     """
-    if any(type(attention) is not SoftmaxAttention for attention in attentions) or not are_unwatched(attentions):
+    if type(attentions[0]) is not SoftmaxAttention or not _are_alike(attentions):
         return False
     if not are_bare([layer for attention in attentions for layer in (attention.projection, attention.output)]):
         return False
@@ -109,7 +114,8 @@ def _segments_of(shapes: Shapes, masks: Masks, device: torch.device) -> Segments
             starts = (functional.pad(mask.sum(1, keepdim=True), (1, 0)) + starts[:, None]).flatten()
         offsets.append(starts)
         begin += samples * rows
-    return Segments(functional.pad(torch.cat(offsets), (0, 1), value=begin).int(), max(rows for _, rows in shapes))
+    offsets.append(torch.arange(begin, begin + 1, device=device))  # a number in `pad` would fix the batch of a graph
+    return Segments(torch.cat(offsets).int(), max(rows for _, rows in shapes))
 
 
 def _together(attentions: Sequence[Attention], rows: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

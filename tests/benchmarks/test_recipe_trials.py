@@ -405,7 +405,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
-    runs = [39] * 3 + [18, 18, 18, 20, 18, 18] + [10, 10, 10, 12, 10, 12] + [6] * 2 + [16] + [8] + [16] + [5] * 6 + [12] * 6
+    runs = [39] * 3 + [18, 18, 18, 20, 18, 18] + [10, 10, 10, 12, 10, 12] + [6] * 2 + [16, 8, 16] + [5] * 6 + [12] * 6
     assert [int(line.split()[2]) for line in lines[:-1]] == runs
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1

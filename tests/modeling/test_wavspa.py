@@ -6,6 +6,7 @@ import math
 import pytest
 import pywt
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional
 
 from longmix.modeling.attention import softmax
@@ -270,7 +271,8 @@ def test_bands_of_all_lengths_are_one_attention_within_segments(padded, share, m
     hook = mixer.attentions[0].register_forward_hook(lambda *_: None)
     alone = run()  # a watched attention is called
     hook.remove()
-    assert len(in_segments) == (4 if padded else 1)
+    # Those of each stack know the padding as segments; two that have one length are called one by one.
+    assert len(in_segments) == 1 + padded * (3 if share else 4)
     torch.testing.assert_close(found, alone, rtol=0, atol=1e-12)
 
 
@@ -279,25 +281,70 @@ class Wrapped(torch.nn.Module):
 
     def __init__(self, inner):
         super().__init__()
-        self.inner = inner
+        self.inner, self.calls = inner, 0
 
     def forward(self, *arguments):
+        self.calls += 1
         return self.inner(*arguments)
 
 
+@pytest.mark.parametrize("band", [1, 2])
 @pytest.mark.parametrize("name", ["projection", "output", None])
-def test_what_stands_in_the_place_of_an_attention_or_its_layer_is_called(name, make_mixer, in_segments):
+def test_what_stands_in_the_place_of_an_attention_or_its_layer_is_called(name, band, make_mixer, in_segments):
+    """Alone with its length, or beside another one of that."""
     mixer = make_mixer("wavspa", levels=2)
     x = torch.randn(2, 9, 16)
     expected = mixer(x, BatchContext())
     assert len(in_segments) == 1
-    attention = mixer.attentions[2]
+    attention = mixer.attentions[band]
     if name is None:
-        mixer.attentions[2] = Wrapped(attention)
+        mixer.attentions[band] = Wrapped(attention)
     else:
         setattr(attention, name, Wrapped(getattr(attention, name)))
+    wrapped = mixer.attentions[band] if name is None else getattr(attention, name)
     torch.testing.assert_close(mixer(x, BatchContext()), expected)
-    assert len(in_segments) == 1
+    assert len(in_segments) == 1 and wrapped.calls == 1
+
+
+@pytest.mark.parametrize("kind", ["softmax", "linear"])
+@pytest.mark.parametrize("band", [0, 1])
+def test_a_watched_attention_beside_one_of_its_length_is_called(band, kind, make_mixer):
+    mixer, x, seen = make_mixer("wavspa", levels=1, attention=kind), torch.randn(2, 9, 16), []
+    expected = mixer(x, BatchContext())
+    mixer.attentions[band].register_forward_hook(lambda *_: seen.append(1))
+    torch.testing.assert_close(mixer(x, BatchContext()), expected)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_graphs_of_bands_in_segments_hold_for_any_batch(padded, make_mixer, traced_segments):
+    check_graphs(make_mixer("wavspa", levels=2), padded)
+
+
+def test_graphs_of_padding_in_segments_hold_for_any_batch(make_mixer, traced_segments):
+    check_graphs(make_mixer("transformer"), True)
+
+
+@pytest.fixture
+def traced_segments(monkeypatch):
+    """Softmax attention takes segments, of which graphs see no more than that they are read."""
+
+    def within(query, key, value, segments, *_, **__):
+        return value + segments.offsets.sum() * 0
+
+    for module in (softmax, band_attention):
+        monkeypatch.setattr(module, "kernel_for", lambda query, dropout: "flash")
+    monkeypatch.setattr(softmax, "variable_length_attention", within)
+
+
+def check_graphs(mixer, padded):
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x, mask: mixer(x, BatchContext(mask)), backend=counter, fullgraph=True)
+    for batch, positions in ((2, 12), (3, 12), (4, 20), (5, 24), (6, 28)):
+        mask = torch.ones(batch, positions, dtype=torch.bool).tril(positions - 2) if padded else None
+        x = torch.randn(batch, positions, 16)
+        torch.testing.assert_close(compiled(x, mask), mixer(x, BatchContext(mask)))
+    assert counter.frame_count <= 3  # the first sizes, and then those of a kind
 
 
 def test_layers_share_the_segments_of_bands(make_model, in_segments):

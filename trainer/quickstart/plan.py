@@ -58,8 +58,8 @@ class Recipe:
             model={"hidden_size": 512, "num_hidden_layers": 6, "intermediate_size": 2048},
             samples=64 * devices,
             micro_batch=64,
-            # What teaches a model of this size the most, but for the rate: it is best at 5e-4 in steps of 8 rows of 128,
-            # and steps of eight times as many tokens want 1.5 to 3 times the rate (docs/learning.md).
+            # What teaches a model of this size the most, but for the rate: 5e-4 is best in steps of 8 rows of 128, and
+            # steps of eight times as many tokens want 1.5 to 3 times the rate (docs/learning.md).
             mask_probability=0.4,
             lr=float(f"{1e-3 * devices ** (1 / 3):.2g}"),
             finetune_lr=1e-4,
