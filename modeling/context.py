@@ -1,7 +1,7 @@
 """The part of a batch that mixers read beside the hidden states."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, TypeVar
 
@@ -121,12 +121,7 @@ class BatchContext:
         return Segments(functional.pad(offsets[:count], (0, 1), value=batch * positions), longest)
 
     def _segments_of_mask(self) -> Segments:
-        batch, positions = self.mask.shape
-        starts = torch.arange(0, batch * positions, positions, device=self.mask.device)
-        cuts = functional.pad(self.lengths.unsqueeze(1), (1, 0)) + starts.unsqueeze(1)
-        # Not by `pad`, whose number would fix the batch of a graph.
-        end = torch.arange(batch * positions, batch * positions + 1, device=cuts.device)
-        return Segments(torch.cat([cuts.flatten(), end]).int(), positions)
+        return segments_of_rows([self.mask.shape], [self.lengths], self.mask.device)
 
     def rotation(self, heads: torch.Tensor, theta: float) -> Rotation:
         """Rotary angles for heads (B, N, ..., d) of the batch; positions begin anew with each document.
@@ -155,6 +150,26 @@ class BatchContext:
             ValueError: a mask that is not right-padded.
         """
         return replace(self, mask=right_padded(self.mask))
+
+
+def segments_of_rows(
+    shapes: Sequence[tuple[int, int]], lengths: Sequence[torch.Tensor | None], device: torch.device
+) -> Segments:
+    """The segments of right-padded stacks, one behind the other: each sample's valid rows, and its padding.
+
+    Args:
+        shapes: of each stack, (samples, rows).
+        lengths: valid rows of its samples, (samples,) int64; None: all, which are one segment.
+    """
+    offsets, begin = [], 0
+    for (samples, rows), valid in zip(shapes, lengths, strict=True):
+        starts = begin + rows * torch.arange(samples, device=device)
+        if valid is not None:
+            starts = (functional.pad(valid.unsqueeze(1), (1, 0)) + starts.unsqueeze(1)).flatten()
+        offsets.append(starts)
+        begin += samples * rows
+    offsets.append(torch.arange(begin, begin + 1, device=device))  # a number in `pad` would fix the batch of a graph
+    return Segments(torch.cat(offsets).int(), max(rows for _, rows in shapes))
 
 
 def _can_wait(tensor: torch.Tensor) -> bool:

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from longmix.kernels.bands.layout import join_bands
 from longmix.kernels.linear.products import multiplies
 
 from ..attention import Attention, LinearAttention, SoftmaxAttention
 from ..attention.variable_length import kernel_for
-from ..context import BatchContext, Segments
+from ..context import BatchContext, segments_of_rows
 from ..masking import keep_valid
 from ..plain_linear import are_bare, are_unwatched, linear
 from ..precision import narrowed
@@ -94,7 +93,9 @@ def _in_segments(
 ) -> torch.Tensor:
     """`attend_in_bands` as one attention within segments: each sample's valid rows of a band, and its padding there."""
     first = attentions[0]
-    segments = context.once(("segments of bands",), functools.partial(_segments_of, shapes, masks, bands.device))
+    lengths = [None if mask is None else mask.sum(1) for mask in masks]
+    make = functools.partial(segments_of_rows, shapes, lengths, bands.device)
+    segments = context.once(("segments of bands",), make)
     counts = [
         samples // count * rows for count, (samples, rows) in zip(stacked, shapes, strict=True) for _ in range(count)
     ]
@@ -103,19 +104,6 @@ def _in_segments(
     heads = first.heads_of(_linear_of_each(rows, counts, [attention.projection for attention in attentions]))
     mixed = first.attend(*heads, BatchContext(documents=segments)).transpose(1, 2).flatten(2)
     return keep_valid(_linear_of_each(mixed, counts, [attention.output for attention in attentions]), mask).squeeze(0)
-
-
-def _segments_of(shapes: Shapes, masks: Masks, device: torch.device) -> Segments:
-    """The segments of all stacks, one behind the other."""
-    offsets, begin = [], 0
-    for (samples, rows), mask in zip(shapes, masks, strict=True):
-        starts = begin + rows * torch.arange(samples, device=device)
-        if mask is not None:
-            starts = (functional.pad(mask.sum(1, keepdim=True), (1, 0)) + starts[:, None]).flatten()
-        offsets.append(starts)
-        begin += samples * rows
-    offsets.append(torch.arange(begin, begin + 1, device=device))  # a number in `pad` would fix the batch of a graph
-    return Segments(torch.cat(offsets).int(), max(rows for _, rows in shapes))
 
 
 def _together(attentions: Sequence[Attention], rows: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
