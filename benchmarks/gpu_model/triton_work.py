@@ -125,37 +125,33 @@ def _find_inflows(arguments: Arguments, grid: tuple[int, ...], documents: list[i
 
 def _make_tables(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
     pairs, shares = grid
-    rows, upper, lower = arguments["rows"], arguments["upper"], arguments["lower"]
+    rows, upper, lower, terms = arguments["rows"], arguments["upper"], arguments["lower"], arguments["count"]
     # Three angles of a row lie apart from the next row's. What is behind a share is read once more.
-    read = sum(rounded(3 * angles.element_size(), SECTOR) for angles in (upper, lower))
-    size = pairs * rows * (read * (1 + (shares - 1) / 2) + SECTOR + 4 * arguments["TABLES"])
-    return round(size), pairs * rows * (arguments["TABLES"] * EXPONENTIAL + 32)
+    read, once = sum(rounded(3 * angles.element_size(), SECTOR) for angles in (upper, lower)), SECTOR
+    if arguments["ranges"] is not None:
+        read, once = _of_token(upper) + (arguments["begins"] is not None), arguments["turns"].element_size()
+    size = pairs * rows * (read * (1 + (shares - 1) / 2) + once + 4 * arguments["TABLES"])
+    return round(size), pairs * rows * (arguments["TABLES"] * EXPONENTIAL + 32 + 4 * terms)
 
 
 def _angle_gradients(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
     pairs, shares = grid
-    positions, blocks = arguments["positions"], arguments["BLOCKS"]
+    positions, blocks, of_upper = arguments["positions"], arguments["BLOCKS"], arguments["of_upper"]
     read = 4 * blocks * (arguments["ANGLES"] + 1 + (shares - 1))
-    written = 3 * arguments["of_upper"].element_size() + 3 * arguments["of_lower"].element_size()
-    return pairs * positions * (read + written + arguments["of_phase"].element_size()), pairs * positions * 32
+    moved = (
+        3 * of_upper.element_size() + 3 * arguments["of_lower"].element_size() + arguments["of_phase"].element_size()
+    )
+    each = 32
+    if arguments["ranges"] is not None:
+        read += arguments["turns"].element_size() + (arguments["begins"] is not None)
+        moved, each = _of_token(of_upper), each + 2 * EXPONENTIAL + 6 * arguments["count"]
+    return round(pairs * positions * (read + moved)), pairs * positions * each
 
 
-# Numbers of tokens and heads, and what becomes of them in a head's rows: each is moved once, and six angles of a token.
-
-
-def _of_tokens(rows: int) -> Work:
-    """A kernel that moves 7 numbers and 6 angles of each token and head, and `rows` numbers of a head's rows."""
-
-    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        turns = arguments["turns"]
-        each = (7 + 6 + rows) * turns.element_size()
-        each += 1 / arguments["heads"] if arguments["begins"] is not None else 0
-        size = turns.numel() * each
-        if "parts" in arguments:
-            size += arguments["parts"].nbytes
-        return round(size), turns.numel() * (2 * EXPONENTIAL + 16 + 6 * arguments["count"])
-
-    return work
+def _of_token(drawn: torch.Tensor) -> float:
+    """Bytes that memory moves, on the mean, for the numbers of a token in one head: they begin anywhere in a sector."""
+    element = drawn.element_size()
+    return 6 * element + SECTOR
 
 
 # Links: a slab of channels goes through all factors; its rows come from memory once for all links of a factor where the
@@ -332,8 +328,6 @@ def _differentiate(arguments: Arguments, grid: tuple[int, ...], documents: list[
 WORK: dict[str, Work] = {
     "_sweep": _sweep,
     "make_tables": _make_tables,
-    "make_angles": _of_tokens(2),
-    "of_angles": _of_tokens(2),
     "find_terms": _find_terms,
     "find_inflows": _find_inflows,
     "mix_chunks": _of_chunks(2, 1, 40, 4),

@@ -4,6 +4,8 @@ One order without a permutation, what models have by default, goes through all s
 several orders, and permutations, go through one sweep after the other (sweeps_gpu.py).
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 
@@ -30,15 +32,52 @@ PROGRAMS = 6 if interpreted() else 264
 LAYOUT = {"TABLES": chunks.TABLES, "INFLOWS": chunks.INFLOWS}
 
 
+class Drawn(NamedTuple):
+    """What makes the angles of one order of what a linear head has drawn: see angles_gpu.py; nothing where they are
+    given. Coefficients (H, count), and the rest contiguous too.
+    """
+
+    centres: torch.Tensor | None = None
+    ranges: torch.Tensor | None = None
+    coefficients: torch.Tensor | None = None
+    begins: torch.Tensor | None = None
+    turns: torch.Tensor | None = None
+
+    def count(self) -> int:
+        """Coefficients of a head."""
+        return 0 if self.coefficients is None else self.coefficients.shape[1]
+
+
 def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own):
     """All stages of one order; see operator.py."""
+    strides = [angles.stride(axis) for angles in (upper, lower) for axis in (0, 1, 3, 4)]
+    return mix((upper, lower, phase), [*strides, *phase.stride()], Drawn(), value, lengths, planes, without_own)
+
+
+def givens_mix_chunked_backward(gradient, value, lengths, tables, inflows, couplings, planes, without_own):
+    """Gradients of value, upper, lower and phase; see operator.py."""
+    (batch, positions), heads = value.shape[:2], tables.shape[1]
+    angles = batch, heads, 1, positions - 1, 3
+    of_angles = [tables.new_empty(size) for size in (angles, angles, (batch, heads, positions))]
+    strides = [found.stride(axis) for found in of_angles[:2] for axis in (0, 1, 3)] + [*of_angles[2].stride()]
+    arguments = gradient, value, lengths, tables, inflows, couplings, planes, without_own
+    of_value, _ = unmix(of_angles, strides, Drawn(), *arguments)
+    return of_value, *of_angles
+
+
+def mix(angles, strides, drawn: Drawn, value, lengths, planes, without_own):
+    """The result, tables, inflows and couplings.
+
+    Args:
+        angles: upper, lower and phase, or three times what was drawn.
+        strides: those of their samples, heads, rows and, but of the phase, parts.
+    """
     layout = _Layout(value, lengths, planes)
     tables, inflows, couplings = chunks.kept_of(value, layout.heads)
     share, shares = _shares(layout.count, layout.rows)
-    strides = [upper.stride(axis) for axis in (0, 1, 3, 4)] + [lower.stride(axis) for axis in (0, 1, 3, 4)]
     make_tables[checked(layout.count, shares)](
-        *(upper, lower, phase, layout.lengths, tables, layout.positions, layout.heads, layout.rows, share),
-        *(*strides, *phase.stride()),
+        *(*angles, *drawn[:4], layout.lengths, tables, drawn.turns, layout.positions, layout.heads, layout.rows, share),
+        *(drawn.count(), *strides),
         TILE=TILE,
         TABLES=chunks.TABLES,
         maxnreg=REGISTERS,
@@ -53,8 +92,25 @@ def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
     return result, tables, inflows, couplings
 
 
-def givens_mix_chunked_backward(gradient, value, lengths, tables, inflows, couplings, planes, without_own):
-    """Gradients of value, upper, lower and phase; see operator.py."""
+def unmix(
+    of_angles,
+    strides,
+    drawn: Drawn,
+    gradient,
+    value,
+    lengths,
+    tables,
+    inflows,
+    couplings,
+    planes,
+    without_own,
+):
+    """Gradients of value and coefficients (None without any), those of the angles into `of_angles`.
+
+    Args:
+        of_angles: those of upper, lower and phase, or three times that of what was drawn.
+        strides: those of their samples, heads and rows.
+    """
     layout = _Layout(value, lengths, planes)
     of_inflows = torch.empty_like(inflows)
     _find_inflows(layout, gradient, tables, couplings, of_inflows, forward=False)
@@ -67,16 +123,20 @@ def givens_mix_chunked_backward(gradient, value, lengths, tables, inflows, coupl
         ANGLES=chunks.ANGLES,
         **layout.constants(layout.backward),
     )
-    angles = *layout.pairs, 1, layout.positions - 1, 3
-    of_angles = [tables.new_empty(size) for size in (angles, angles, (*layout.pairs, layout.positions))]
     share, shares = _shares(layout.count, layout.positions)
+    count, parts = drawn.count(), None
+    if count:
+        parts = drawn.turns.new_empty(shares, *layout.pairs, count)
     angle_gradients[checked(layout.count, shares)](
-        *(sums, layout.lengths, *of_angles, layout.heads, layout.positions, layout.rows, share),
+        *(sums, layout.lengths, *of_angles, drawn.ranges, drawn.coefficients, drawn.begins, drawn.turns, parts),
+        *(layout.heads, layout.positions, layout.rows, share, count, *strides),
         BLOCKS=grid[2],
         TILE=TILE,
         ANGLES=chunks.ANGLES,
+        TERMS=max(4, triton.next_power_of_2(count)),
+        maxnreg=REGISTERS,
     )
-    return of_value, *of_angles
+    return of_value, None if parts is None else parts.sum((0, 1))
 
 
 class _Layout:

@@ -1,28 +1,16 @@
-"""Converter's rotations of tokens in Triton: the rotations of givens_mix, one launch before them and one behind."""
+"""Converter's rotations of tokens in Triton: those of givens_mix, whose tables are made of what a head has drawn."""
 
 import torch
-import triton
 
-from ..common.grids import checked
-from ..common.interpreter import interpreted
-from ..givens_mix.gpu_kernels import givens_mix_chunked, givens_mix_chunked_backward
-from .programs_gpu import make_angles, of_angles
-
-# Of a block of tokens; heads lie side by side.
-ROWS, HEADS = (16, 2) if interpreted() else (64, 8)
+from ..givens_mix.gpu_kernels import Drawn, mix, unmix
 
 
 def token_givens(value, drawn, coefficients, centres, ranges, begins, lengths, planes, without_own):
     """The result, u_0, and what the rotations keep; see operator.py."""
     batch, positions, heads, _ = drawn.shape
     turns = drawn.new_empty(batch, heads, positions, dtype=torch.promote_types(drawn.dtype, torch.float32))
-    phase = torch.empty_like(turns)
-    upper, lower = (turns.new_empty(batch, heads, 1, positions - 1, 3) for _ in range(2))
-    make_angles[_blocks(turns)](
-        *(drawn, coefficients, centres, ranges, begins, upper, lower, phase, turns, positions, heads),
-        *(_count(coefficients), ROWS, HEADS),
-    )
-    result, *kept = givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
+    own = Drawn(centres, ranges, coefficients, begins, turns)
+    result, *kept = mix([drawn] * 3, _strides(drawn, parts=True), own, value, lengths, planes, without_own)
     return result, turns, *kept
 
 
@@ -30,24 +18,16 @@ def token_givens_backward(
     gradient, value, coefficients, ranges, begins, lengths, turns, tables, inflows, couplings, planes, without_own
 ):
     """Gradients of value, drawn and coefficients."""
-    of_value, *of_rotations = givens_mix_chunked_backward(
-        gradient, value, lengths, tables, inflows, couplings, planes, without_own
-    )
-    batch, heads, positions = turns.shape
-    grid, count = _blocks(turns), _count(coefficients)
-    of_drawn, parts = turns.new_empty(batch, positions, *ranges.shape), turns.new_empty(batch * grid[1], heads, count)
-    of_angles[grid](
-        *(*of_rotations, turns, coefficients, ranges, begins, of_drawn, parts, positions, heads),
-        *(count, ROWS, HEADS),
-    )
-    return of_value, of_drawn, turns.new_empty(0) if coefficients is None else parts.sum(0)
+    batch, _, positions = turns.shape
+    of_drawn = turns.new_empty(batch, positions, *ranges.shape)
+    own = Drawn(None, ranges, coefficients, begins, turns)
+    arguments = gradient, value, lengths, tables, inflows, couplings, planes, without_own
+    of_value, of_coefficients = unmix([of_drawn] * 3, _strides(of_drawn, parts=False), own, *arguments)
+    return of_value, of_drawn, turns.new_empty(0) if of_coefficients is None else of_coefficients
 
 
-def _count(coefficients: torch.Tensor | None) -> int:
-    return 0 if coefficients is None else coefficients.shape[1]
-
-
-def _blocks(turns: torch.Tensor) -> tuple[int, ...]:
-    """Programs for blocks of tokens and heads (B, H, N)."""
-    batch, heads, positions = turns.shape
-    return checked(batch, triton.cdiv(positions, ROWS), triton.cdiv(heads, HEADS))
+def _strides(drawn: torch.Tensor, parts: bool) -> list[int]:
+    """Of upper, lower and phase, all in drawn (B, N, H, 7): of samples, heads, rows and, but of the phase, parts."""
+    sample, row, head, part = drawn.stride()
+    of_angles = [sample, head, row, *([part] if parts else [])]
+    return [*of_angles, *of_angles, sample, head, row]

@@ -35,16 +35,22 @@ class LinearOfUnitRows(ScaledLinear):
         super().__init__(in_features, out_features, std)
         self.eps = eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, N, D) -> (B, N, out_features)."""
-        return _OfNormalised.apply(x, self.weight, self.bias, self.eps)
+    def forward(self, x: torch.Tensor, with_input: bool = False) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """(B, N, D) -> (B, N, out_features); `with_input`: x besides, for others who read it. The gradient of that one
+        is added up with this layer's own in one pass.
+        """
+        result, passed = _OfNormalised.apply(x, self.weight, self.bias, self.eps)
+        return (result, passed) if with_input else result
 
 
 class _OfNormalised(torch.autograd.Function):
-    """x / rms(x) W^T + b as (x W^T) / rms(x) + b: it is the few results that are divided, and no copy of x is made."""
+    """x / rms(x) W^T + b as (x W^T) / rms(x) + b, and x itself: it is the few results that are divided, and no copy of
+    x is made."""
 
     @staticmethod
-    def forward(ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(
+        ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         product = ops.linear(x, weight)
         # In this dtype are the norm and with it the result, whatever product and bias are.
         wide = torch.promote_types(product.dtype, torch.float32)
@@ -53,10 +59,13 @@ class _OfNormalised(torch.autograd.Function):
         inverse = square.rsqrt()
         ctx.save_for_backward(x, weight, bias, product, square, inverse)
         ctx.eps = eps
-        return torch.addcmul(bias, product, inverse)
+        ctx.set_materialize_grads(False)
+        return torch.addcmul(bias, product, inverse), x.view_as(x)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx, gradient: torch.Tensor | None, of_passed: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if gradient is None:
+            return of_passed, None, None, None
         x, weight, bias, product, square, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
 
@@ -67,15 +76,37 @@ class _OfNormalised(torch.autograd.Function):
                 again_product = ops.linear(x.to(product.dtype), weight.to(product.dtype))
                 return torch.addcmul(bias, again_product, (mean + ctx.eps).rsqrt())
 
-            return *by_autograd(again, [x, weight, bias], [gradient]), None
+            of_x, *of_parameters = by_autograd(again, [x, weight, bias], [gradient])
+            return of_x if of_x is None or of_passed is None else of_x + of_passed, *of_parameters, None
         of_product = torch.mul(gradient, inverse, out=torch.empty_like(product))
         # d(1 / rms) / dx = -x / (D rms^3), of which the products have one; their mean is within the range of fp16.
         by_norm = (of_product * product).mean(-1, keepdim=True, dtype=square.dtype)
         by_norm = torch.div(by_norm, square, out=x.new_empty(by_norm.shape))
-        of_x = ops.linear(of_product, weight.mT.to(product.dtype)).to(x.dtype)
-        of_x = torch.addcmul(of_x, x, by_norm, value=-product.shape[-1] / x.shape[-1])
+        of_x = _of_input(of_product, weight.to(product.dtype), x, by_norm, of_passed)
         of_weight = ops.weight_gradient(of_product.flatten(0, -2), x.flatten(0, -2).to(product.dtype))
         return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(bias.dtype), None
+
+
+def _of_input(
+    of_product: torch.Tensor,
+    weight: torch.Tensor,
+    x: torch.Tensor,
+    by_norm: torch.Tensor,
+    of_passed: torch.Tensor | None,
+) -> torch.Tensor:
+    """The gradient of x (B, N, D): of its products, of its norm by x times `by_norm` (B, N, 1), and of x itself."""
+    share = -of_product.shape[-1] / x.shape[-1]
+    if of_passed is not None and of_passed.dtype == x.dtype == of_product.dtype and _adds_products(x.device):
+        of_x = torch.addcmul(of_passed, x, by_norm, value=share)
+        of_x.view(-1, x.shape[-1]).addmm_(of_product.flatten(0, -2), weight)
+        return of_x
+    of_x = torch.addcmul(ops.linear(of_product, weight.mT).to(x.dtype), x, by_norm, value=share)
+    return of_x if of_passed is None else of_x + of_passed
+
+
+def _adds_products(device: torch.device) -> bool:
+    """Whether a product is added to what there is in one pass: on GPUs. On CPUs `ops.linear` chooses who multiplies."""
+    return device.type != "cpu" and not torch.compiler.is_compiling()
 
 
 class ScaleNorm(nn.Module):

@@ -14,6 +14,7 @@ from longmix.kernels.common.documents import document_begins
 from longmix.kernels.token_givens.parameters import rotations_of
 
 from ..context import BatchContext
+from ..plain_linear import are_unwatched
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
 from .layers import LinearOfUnitRows, ScaledLinear, ScaleNorm, unit_norm
 
@@ -40,34 +41,39 @@ class LinearHead(nn.Module):
         std = config.hidden_size**-0.5
         self.projection = LinearOfUnitRows(config.hidden_size, outputs, std, config.layer_norm_eps)
 
+    def read(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens (B, N, D) -> what `forward` mixes by, the u (B, N, H, 1 + 6 L) in fp32 or wider; and the tokens for
+        others who read them, whose gradients join these in one pass.
+        """
+        if type(self.projection) is LinearOfUnitRows and are_unwatched([self.projection]):
+            drawn, hidden_states = self.projection(hidden_states, with_input=True)
+        else:
+            drawn = self.projection(hidden_states)
+        return drawn.unflatten(-1, (self.config.num_attention_heads, -1)), hidden_states
+
     def forward(
         self,
         value: torch.Tensor,
-        hidden_states: torch.Tensor,
+        drawn: torch.Tensor,
         context: BatchContext,
         coefficients: torch.Tensor | None,
         permutation: torch.Tensor | None,
         without_own: bool,
     ) -> torch.Tensor:
-        """Mix value (B, N, H, d, 2) by the angles of hidden_states (B, N, D) that are zero on padding.
+        """Mix value (B, N, H, d, 2) by what `read` has drawn from tokens that are zero on padding.
 
         `coefficients` (H, K + 1) of Chebyshev polynomials of the eigenvalues; None: the eigenvalues themselves. The
         others as in `longmix.kernels.ops.givens_mix`.
         """
-        drawn, centres, ranges = self.drawn(hidden_states, context)
+        # The centres are added in full precision: next to a quarter turn bf16 has no room for small ranges. They are
+        # the same in all layers.
+        own = functools.partial(self.centres_and_ranges, drawn)
+        centres, ranges = context.once(("centres and ranges", drawn.dtype), own)
         return ops.token_givens_mix(
             value, drawn, coefficients, centres, ranges, begins_of(context), context.lengths, permutation, without_own
         )
 
-    def drawn(self, hidden_states: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor, ...]:
-        """(B, N, D) -> the u, (B, N, H, 1 + 6 L), and centres and ranges (H, 1 + 6 L), in fp32 or wider."""
-        drawn = self.projection(hidden_states).unflatten(-1, (self.config.num_attention_heads, -1))
-        # The centres are added in full precision: next to a quarter turn bf16 has no room for small ranges. They are
-        # the same in all layers.
-        own = context.once(("centres and ranges", drawn.dtype), functools.partial(self._centres_and_ranges, drawn))
-        return drawn, *own
-
-    def _centres_and_ranges(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def centres_and_ranges(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What outputs (H, 1 + 6 L) are added to, and multiplied by."""
         config = self.config
         heads, device = config.num_attention_heads, like.device
@@ -97,6 +103,10 @@ class SirenHead(nn.Module):
         self.config = config
         self.eigenvalues = Siren(config)
         self.eigenvectors = Siren(config)
+
+    def read(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See LinearHead; here `forward` mixes by the tokens."""
+        return hidden_states, hidden_states
 
     def forward(
         self,

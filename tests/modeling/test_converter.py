@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from longmix.kernels.common.chebyshev import chebyshev_series
 from longmix.kernels.token_givens.parameters import parameters_of
 from longmix.modeling.context import BatchContext
+from longmix.modeling.converter import layers
 from longmix.modeling.converter.configuration_converter import GIBBS_KERNELS
 from longmix.modeling.converter.kernel_polynomial import KernelPolynomial, gibbs_factors
 from longmix.modeling.converter.parameter_heads import begins_of
@@ -28,8 +29,8 @@ def unitary_defect(matrix):
 
 def parameters_by(head, x, context):
     """upper, lower and phase (sines of the eigenvalues' arguments) that a linear head makes of x (B, N, D)."""
-    drawn, centres, ranges = head.drawn(x, context)
-    return parameters_of(drawn, None, centres, ranges, begins_of(context))
+    drawn, _ = head.read(x)
+    return parameters_of(drawn, None, *head.centres_and_ranges(drawn), begins_of(context))
 
 
 def rms_at(matrix, distance):
@@ -109,6 +110,34 @@ def test_gradients_of_the_linear_heads_parameters(positions, ids, make_mixer):
         assert torch.autograd.gradcheck(lambda x: parameters_by(head, x, context), x)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_gradients_of_two_readers_are_sums(adds, monkeypatch):
+    monkeypatch.setattr(layers, "_adds_products", lambda device: adds)
+    layer = layers.LinearOfUnitRows(4, 3, 0.5, 1e-5).double()
+
+    def both(x):
+        result, passed = layer(x, with_input=True)
+        return result.sin(), passed.cos()
+
+    x = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(both, x) and torch.autograd.gradgradcheck(both, x)
+    found = [torch.autograd.grad(sum(y.sum() for y in both(x)), x, create_graph=graph)[0] for graph in (False, True)]
+    torch.testing.assert_close(*found)
+    (of_passed,) = torch.autograd.grad(layer(x, with_input=True)[1].sum(), x)
+    assert (of_passed == 1).all()
+    (of_result,) = torch.autograd.grad(layer(x, with_input=True)[0].sum(), x)
+    torch.testing.assert_close(of_result, *torch.autograd.grad(layer(x).sum(), x))
+
+
+def test_a_watched_projection_makes_its_results_alone(make_mixer):
+    head, seen = make_mixer("converter").parameter_head, []
+    x = torch.randn(2, 5, 16)
+    expected, _ = head.read(x)
+    head.projection.register_forward_hook(lambda module, inputs, result: seen.append(result))
+    torch.testing.assert_close(head.read(x)[0], expected, rtol=0, atol=0)
+    torch.testing.assert_close(seen[0].view_as(expected), expected, rtol=0, atol=0)
 
 
 def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
