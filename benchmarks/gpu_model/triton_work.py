@@ -295,34 +295,47 @@ def _turn_heads(arguments: Arguments, grid: tuple[int, ...], documents: list[int
     return size, 2 * 6 * pairs * arguments["heads"]
 
 
-# Lifting: a step reads rows and the rows of its sum, and writes as many.
+# Lifting: a program reads the rows of its strip, and those beside it that the next step reads too; what it has made, or
+# read for the step before, a few blocks ago is still in a cache.
 
 
-def _apply(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    taps, block, channels = arguments["TAPS"], arguments["ROWS"], arguments["CHANNELS"]
-    rows, source, result = (arguments[name].element_size() for name in ("rows", "source", "result"))
-    weights = 0 if arguments["FIXED"] else taps * arguments["taps"].element_size()
-    size = block * rows + (block + taps - 1) * source + weights + block * result
-    each = 2 * taps + (0 if arguments["USE"] == "sum" else EXPONENTIAL)
-    return prod(grid) * channels * size, prod(grid) * block * channels * each
+def _lift(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    element = _element_sizes(arguments)
+    taps, others = arguments["TAPS"], arguments["OTHER_TAPS"]
+    strip, beside = arguments["strip"], others - 1 if arguments["BOTH"] else 0
+    rows = strip + beside
+    size = rows * (element["rows"] + element["made"]) + (rows + taps - 1) * element["source"]
+    each = 0 if arguments["FIXED"] else EXPONENTIAL
+    operations = rows * (2 * taps + each)
+    if arguments["BOTH"]:
+        size += strip * (element["others"] + element["result"])
+        operations += strip * (2 * others + each)
+    if not arguments["FIXED"]:
+        size += (taps + (others if arguments["BOTH"] else 0)) * element["taps"]
+    return prod(grid) * arguments["CHANNELS"] * size, prod(grid) * arguments["CHANNELS"] * operations
 
 
-def _differentiate(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    taps, block, channels = arguments["TAPS"], arguments["ROWS"], arguments["CHANNELS"]
-    element = {name: tensor.element_size() for name, tensor in arguments.items() if isinstance(tensor, torch.Tensor)}
-    of_block = block * (element["gradient"] + element["of_sum"]) + (block + taps - 1) * element["source"]
-    of_block += taps * element["taps"]
-    sums = 2 * taps
-    if arguments["UNDOES"]:
-        of_block += block * (element["made"] + element["undone"])
-    if arguments["PASSES"]:
-        others = arguments["PASSED_TAPS"]
-        of_block += (block + others - 1) * element["passed"] + others * element["taps"]
-        of_block += block * element["passed_result"]
-        sums += others
-    blocks = arguments["batch"] * -(-arguments["count"] // block) * grid[1]
-    parts = prod(grid) * taps * channels * element["parts"]
-    return blocks * channels * of_block + parts, blocks * block * channels * (2 * sums + EXPONENTIAL)
+def _unlift(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    element = _element_sizes(arguments)
+    taps, others, undoes = arguments["TAPS"], arguments["OTHER_TAPS"], arguments["UNDOES"]
+    strip = arguments["strip"]
+    middle = strip + others - 1
+    rows = middle + max(taps, 1 if undoes == "none" else others) - 1
+    size = rows * (element["gradient"] + element["of_sum"]) + (rows + taps - 1) * element["source"]
+    size += middle * (element["others"] + element["passed"] + element["of_other_sum"]) + strip * element["result"]
+    if undoes == "none":
+        size += (middle + others - 1) * element["other_source"]
+    else:
+        size += rows * (element["low"] + element["other_source"])
+        size += middle * element["undone"] if undoes == "both" else 0
+    size += (taps + others) * (element["taps"] + element["parts"])
+    # Both make their sums again, and those of the gradients of taps; the other one hands on twice.
+    operations = rows * (4 * taps + EXPONENTIAL) + middle * (4 * others + 2 * taps + EXPONENTIAL) + strip * 2 * others
+    return prod(grid) * arguments["CHANNELS"] * size, prod(grid) * arguments["CHANNELS"] * operations
+
+
+def _element_sizes(arguments: Arguments) -> dict[str, int]:
+    return {name: each.element_size() for name, each in arguments.items() if isinstance(each, torch.Tensor)}
 
 
 WORK: dict[str, Work] = {
@@ -346,6 +359,6 @@ WORK: dict[str, Work] = {
     "_merge": _merge,
     "_correlate": _correlate,
     "turn_heads": _turn_heads,
-    "_apply": _apply,
-    "_differentiate": _differentiate,
+    "lift": _lift,
+    "unlift": _unlift,
 }

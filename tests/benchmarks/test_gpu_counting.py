@@ -165,36 +165,31 @@ def test_lifting_in_plain_pytorch_scatters_nothing(count):
     assert "bmm" in names and not any(word in name for name in names for word in ("index_add", "scatter", "index_put"))
 
 
-def test_lifting_in_triton_is_a_launch_for_each_step(count, triton):
+def test_lifting_in_triton_is_a_launch_for_each_level(count, triton):
     launches = count(lift, (2, 64, 3), (4, 3), (5, 3), triton=True)
     numbers = {launch.name: 0 for launch in launches}
     for launch, number in launches.items():
         numbers[launch.name] += number
-    # Two for each of 3 levels forward, 5 to find the rows of synthesis again, and one for each level of a derivative.
-    assert numbers["triton _apply"] == 2 * 2 * 3 + 5 + 2 * 3
-    assert numbers["triton _differentiate"] == 2 * 2 * 3
-    assert not any("index_add" in name or "scatter" in name for name in numbers)
+    # Each of 3 levels, there and back; and again to find the rows of synthesis.
+    assert numbers["triton lift"] == 3 + 3 + 3
+    assert numbers["triton unlift"] == 3 + 3
+    assert not any(word in name for name in numbers for word in ("index_add", "scatter", "cat"))
 
 
-def test_lifting_in_triton_reads_rows_once_for_all_taps(count, triton):
-    from longmix.kernels.bands.gpu import CHANNELS, ROWS
+def test_lifting_in_triton_reads_the_rows_of_a_strip_once(count, triton):
+    from longmix.kernels.lifting.gpu_kernels import CHANNELS, ROWS
 
     def analyse(x, predict, update):
         ops.lifting_analysis(x, predict, update, 1).backward(torch.empty_like(x[0]))
 
     launches = count(analyse, (1, 2 * ROWS, CHANNELS), (4, CHANNELS), (7, CHANNELS), dtype=torch.float32, triton=True)
-    moved = {name: [] for name in ("triton _apply", "triton _differentiate")}
-    for launch, number in launches.items():
-        if launch.name in moved:
-            moved[launch.name] += [launch.bytes // (4 * CHANNELS)] * number
-    # Rows, the rows of a sum, taps, and the result; last what the sum of the gradient of sums needs.
-    predicted, updated = (2 * ROWS + (ROWS + taps - 1) + taps for taps in (4, 7))
-    assert sorted(moved["triton _apply"]) == sorted([predicted, updated, predicted])
-    # Gradient, of sums, a sum with its taps, those that are undone, and a part of the gradient of the taps.
-    assert sorted(moved["triton _differentiate"]) == [
-        2 * ROWS + (ROWS + 6) + 7 + 2 * ROWS + 7,
-        2 * ROWS + (ROWS + 3) + 4 + (ROWS + 6) + 7 + ROWS + 4,
-    ]
+    moved = {launch.name: launch.bytes / (4 * CHANNELS) for launch in launches if launch.programs == 1}
+    # With details beside the strip: odd rows, the even ones of their sums, and details; then even rows and the result.
+    assert moved["triton lift"] == 2 * (ROWS + 6) + (ROWS + 6 + 3) + 2 * ROWS + 4 + 7
+    # Both gradients, those of sums, the details that the update reads, rows that are undone, and gradients; at the end
+    # taps and parts of their gradients.
+    middle, most = ROWS + 3, ROWS + 3 + 6
+    assert moved["triton unlift"] == 4 * most + (most + 6) + 3 * middle + ROWS + 2 * (4 + 7)
 
 
 def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, triton, script, monkeypatch):

@@ -22,6 +22,9 @@ CASES = {
     "prime-fixed": ((2, 61, 17, (0, 0), 3), {"lengths": [61, 39]}, True),
     "steep": ((1, 64, 64, (4, 4), 1), {"scale": 80.0}, False),
     "wide": ((2, 37, 100, (10, 10), 2), {"lengths": [37, 36]}, False),
+    # More taps than a block of rows has, and several strips of several blocks.
+    "strips": ((2, 150, 5, (18, 3), 2), {"lengths": [150, 97]}, True),
+    "strips-fixed": ((2, 150, 5, (0, 0), 1), {"lengths": [150, 97]}, True),
     "long": ((1, 4097, 33, (3, 8), 3), {}, False),
     "long-fixed": ((1, 4097, 33, (0, 0), 3), {}, False),
 }
