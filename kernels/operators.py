@@ -1,6 +1,7 @@
 """The registration of hand-written kernels as operators of torch, which compilers, autograd and export can see.
 
-An operation's operator.py declares its operators; cpu_kernels.py and gpu_kernels.py beside it compute them.
+An operation's operator.py declares its operators; cpu_kernels.py and gpu_kernels.py beside it compute them. Torch's
+dispatcher takes as long for an operator in Python as for several of its own; so calls at which nobody looks go past it.
 """
 
 import functools
@@ -11,10 +12,36 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.library import CustomOpDef
 
+from .common.eager import are_plain, makes_a_program
+
 Tensors = tuple[torch.Tensor | None, ...]
 
 
-def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
+class Operator:
+    """An operator of torch, longmix::name.
+
+    Args:
+        registered: the operator as torch's dispatcher has it.
+        compute: what it computes, of the same arguments.
+    """
+
+    def __init__(self, registered: CustomOpDef, compute: Callable[..., object]):
+        self.registered, self.compute = registered, compute
+        # Computes too, and has a derivative.
+        self.function: type[torch.autograd.Function] | None = None
+
+    def __call__(self, kernels: str, *arguments: object) -> object:
+        """Its results, for the kernels of a module beside its declaration."""
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        if makes_a_program() or not are_plain(tensors):
+            return self.registered(kernels, *arguments)
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+            return self.compute(kernels, *arguments)
+        # What has no derivative is refused by torch, once somebody asks for it.
+        return (self.registered if self.function is None else self.function.apply)(kernels, *arguments)
+
+
+def operator(package: str, name: str) -> Callable[[Callable], Operator]:
     """Decorator that registers longmix::`name`, computed by the functions `name` of two modules in `package`.
 
     What it decorates declares the operator: its annotated arguments, of which the first, `kernels`, names the module
@@ -22,7 +49,7 @@ def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
     right shapes and dtypes for those who trace.
     """
 
-    def register(declaration: Callable) -> CustomOpDef:
+    def register(declaration: Callable) -> Operator:
         def compute(kernels: str, *arguments: object) -> object:
             with on_their_card(arguments):
                 return getattr(importlib.import_module(f"{package}.{kernels}"), name)(*arguments)
@@ -35,7 +62,7 @@ def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
         schema = torch.library.infer_schema(declaration, mutates_args=())
         registered = torch.library.custom_op(f"longmix::{name}", compute, mutates_args=(), schema=schema)
         registered.register_fake(declare)
-        return registered
+        return Operator(registered, compute)
 
     return register
 
@@ -61,7 +88,7 @@ def keep_arguments(output: torch.Tensor, *arguments: object) -> tuple[object, ..
 
 
 def differentiate(
-    forward: CustomOpDef,
+    forward: Operator,
     derivative: Callable[..., Tensors],
     keep: Callable[..., tuple[object, ...]] = keep_arguments,
 ) -> None:
@@ -90,4 +117,13 @@ def differentiate(
         gradients = derivative(ctx.kernels, needed, gradient.contiguous(), *kept)
         return None, *gradients, *[None] * (len(needed) - len(gradients))
 
-    forward.register_autograd(backward, setup_context=save)
+    forward.registered.register_autograd(backward, setup_context=save)
+
+    def compute(ctx, kernels, *arguments):
+        output = forward.compute(kernels, *arguments)
+        save(ctx, (kernels, *arguments), output)
+        return output
+
+    methods = {"forward": staticmethod(compute), "backward": staticmethod(backward)}
+    # The name is what profilers show.
+    forward.function = type(forward.registered._name, (torch.autograd.Function,), methods)

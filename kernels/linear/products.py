@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.nn import functional
-from torch.overrides import _get_current_function_mode_stack as _modes
-from torch.utils._device import DeviceContext
 
+from ..common.eager import are_plain, is_transformed, makes_a_program
 from ..selection import asked, is_installed
 
 # Multiply-adds from which a product gains more than its call costs, with one thread or several.
@@ -33,18 +31,13 @@ def multiplies(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | Non
 
     LONGMIX_KERNELS decides: with `auto` it does on AMD's processors with AVX-512, with `cpu` on all.
     """
-    if _makes_a_program():
+    if makes_a_program():
         return False
     fits = right.dim() == 2 and left.dim() > 1 and left.shape[-1] == right.shape[1]  # else torch says what is wrong
     if not fits or (bias is not None and bias.shape != right.shape[:1]):
         return False
     rows = left.numel() // max(left.shape[-1], 1)
-    return _is_worth_it(rows, *right.shape) and is_chosen() and _are_plain(left, right, bias)
-
-
-def _makes_a_program() -> bool:
-    """Whether torch writes down what is called: programs have products of their own, and sizes that are no numbers."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return _is_worth_it(rows, *right.shape) and is_chosen() and _are_fp32(left, right, bias)
 
 
 def _is_worth_it(rows: int, outputs: int, inputs: int) -> bool:
@@ -58,25 +51,15 @@ def few_rows(rows: int) -> int:
     return -(-rows // unit) * unit
 
 
-def _are_plain(*tensors: torch.Tensor | None) -> bool:
-    """Whether all are fp32 on a CPU and not wrapped, and nobody casts, transforms or looks at what is dispatched."""
-    if torch.is_autocast_enabled("cpu") or _is_transformed():
-        return False
-    if torch._C._len_torch_dispatch_stack() or any(type(mode) is not DeviceContext for mode in _modes()):
+def _are_fp32(*tensors: torch.Tensor | None) -> bool:
+    """Whether all are plain fp32 on a CPU, and nobody casts them."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    if torch.is_autocast_enabled("cpu") or not are_plain(given):
         return False
     return all(
-        type(tensor) in (torch.Tensor, nn.Parameter)  # subclasses multiply as they do
-        and tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        for tensor in tensors
-        if tensor is not None
+        tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
+        for tensor in given
     )
-
-
-def _is_transformed() -> bool:
-    """Whether forward mode, or a transform of `torch.func`, is on."""
-    return torch.autograd.forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def is_chosen() -> bool:
@@ -124,7 +107,7 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def weight_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """gradient (M, O)^T inputs (M, I), a linear layer's gradient by its weight; by the library that makes the layer."""
     sizes = len(inputs), gradient.shape[1], inputs.shape[1]
-    if not _makes_a_program() and _is_worth_it(*sizes) and is_chosen() and _are_plain(gradient, inputs):
+    if not makes_a_program() and _is_worth_it(*sizes) and is_chosen() and _are_fp32(gradient, inputs):
         return _by_the_narrower(_Linear.apply, gradient, inputs)
     return gradient.mT @ inputs
 
@@ -158,7 +141,7 @@ class _Linear(torch.autograd.Function):
         inputs, weight = ctx.saved_tensors
         of_inputs, of_weight, of_bias = ctx.needs_input_grad
         # Tangents, or transforms, that were begun since: torch's own products have a rule for them.
-        multiply = functional.linear if _is_transformed() else _Linear.apply
+        multiply = functional.linear if is_transformed() else _Linear.apply
         return (
             multiply(gradient, weight.mT, None) if of_inputs else None,
             _by_the_narrower(multiply, gradient, inputs) if of_weight else None,

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from longmix.kernels import operators, ops
 from longmix.kernels.selection import AROUND_MIXERS, OPERATIONS, obstacle
@@ -156,6 +158,60 @@ def test_an_operator_computes_on_the_card_of_its_tensors(monkeypatch, require_or
     monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
     ops.link_mix(torch.ones(1, 3, 2), torch.ones(1, 3, 1, 2), torch.zeros(1, 2, dtype=torch.int64))
     assert len(seen) == 1
+
+
+def test_calls_at_which_nobody_looks_go_past_the_dispatcher(monkeypatch):
+    class Own(torch.Tensor):
+        pass
+
+    x = torch.ones(2)
+    operator = operators.Operator(lambda *arguments: "dispatched", lambda *arguments: "computed")
+
+    def call(*tensors):
+        return operator("cpu_kernels", *(tensors or (x,)), 3, None)
+
+    assert call() == call(x, torch.nn.Parameter(x, requires_grad=False)) == "computed"
+    with torch.device("cpu"):
+        assert call() == "computed"
+    for tensor in (x.as_subclass(Own), torch.ones(2, device="meta")):
+        assert call(x, tensor) == "dispatched"
+    for context in (
+        Recorder(),
+        FakeTensorMode(),
+        FlopCounterMode(display=False),
+        torch.autograd.forward_ad.dual_level(),
+    ):
+        with context:
+            assert call() == "dispatched"
+    assert torch.func.vmap(lambda y: y * (call() == "dispatched"))(torch.ones(1)).all()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert call() == "dispatched"
+
+    leaf = x.clone().requires_grad_()
+    assert call(leaf) == "dispatched"  # where torch refuses a derivative that there is not
+    with torch.no_grad():
+        assert call(leaf) == "computed"
+
+
+def test_gradients_are_the_same_for_those_who_look(monkeypatch, require_or_skip):
+    if reason := obstacle("link_mix", "cpu", "cpu"):
+        require_or_skip("compiler", reason)
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    generator = torch.Generator().manual_seed(0)
+    arguments = [torch.randn(shape, generator=generator, requires_grad=True) for shape in ((2, 9, 4), (2, 9, 2, 3))]
+    offsets = torch.tensor([[0, 1, 2], [0, 2, 4]])
+
+    def gradients():
+        result = ops.link_mix(*arguments, offsets)
+        return result.grad_fn.name(), torch.autograd.grad(result.sin().sum(), arguments)
+
+    name, found = gradients()
+    assert name == "link_mixBackward"
+    with Recorder() as recorder:
+        dispatched, expected = gradients()
+    assert dispatched != name and recorder.calls["link_mix"] and recorder.calls["link_mix_backward"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_an_argument_without_data_among_others_is_refused():

@@ -186,9 +186,9 @@ def test_torchs_rules_of_operators(name, dtype, choose):
     kernels = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}[name]
     projected, *angles = inputs("odd", dtype)
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(operator._take_apart, (kernels, projected, *angles), test_utils=tests)
+    torch.library.opcheck(operator._take_apart.registered, (kernels, projected, *angles), test_utils=tests)
     heads = [projected[:, :, part].contiguous() for part in range(3)]
-    torch.library.opcheck(operator._put_together, (kernels, *heads, *angles), test_utils=tests)
+    torch.library.opcheck(operator._put_together.registered, (kernels, *heads, *angles), test_utils=tests)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
