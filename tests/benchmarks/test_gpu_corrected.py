@@ -56,6 +56,12 @@ def test_a_layer_that_has_changed_is_measured_by_what_it_was(factors):
     assert factors([found]).milliseconds(found, "H100") == pytest.approx(0.1 * 2 + 0.01)
 
 
+def test_a_kernel_that_is_part_of_another_since_counts_with_it(factors, script, monkeypatch):
+    monkeypatch.setitem(script("gpu_model.corrected").JOINED, "mix_near", "mix_all")
+    now = row("flt", PyTorch=0.5, mix_all=0.02)
+    assert factors([now]).milliseconds(now, "H100") == pytest.approx(1.04)
+
+
 def test_layers_are_counted_as_the_baselines(factors, script, monkeypatch):
     corrected = script("gpu_model.corrected")
     fields = {"flt": {"num_hidden_layers": 8}, "transformer": {"num_hidden_layers": 12}}
