@@ -1,5 +1,6 @@
 """Calls that torch makes here and now, of tensors as they are."""
 
+import functools
 from collections.abc import Iterable
 
 import torch
@@ -24,8 +25,19 @@ def are_plain(tensors: Iterable[torch.Tensor]) -> bool:
         return False
     if any(type(mode) is not DeviceContext for mode in _modes()):
         return False
+    return all(_is_plain(tensor) for tensor in tensors)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
     # Subclasses compute as they do.
-    return all(type(tensor) in _OWN and tensor.device.type != "meta" for tensor in tensors)
+    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.device.type == "meta":
+        return False
+    # Signs that are yet to be changed, zeros without memory, batches of torch's older vmap: all have a key more.
+    return not torch._C._dispatch_keys(tensor).raw_repr() & ~_keys_of(tensor.device.type)
 
 
-_OWN = (torch.Tensor, nn.Parameter)
+@functools.cache
+def _keys_of(device: str) -> int:
+    """What torch's dispatcher looks at in a tensor that holds its data itself."""
+    with torch.inference_mode(False):
+        return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()

@@ -13,11 +13,13 @@ from ..bands.gpu import extent
 
 
 @triton.jit
-def _around(position, period, crosses, TURNS: tl.constexpr):
-    """Rows of positions; those of a block that does not cross the ends of a period are rows as they are."""
+def _around(position, period, crosses, BEFORE: tl.constexpr):
+    """Rows of positions, of which none is so far before the first; those of a block that does not cross the ends of a
+    period are rows as they are.
+    """
     if crosses:  # divisions are long
         around = tl.maximum(period, 1)
-        position = (position + TURNS * around) % around
+        position = (position + tl.cdiv(BEFORE, around) * around) % around
     return position
 
 
@@ -30,10 +32,10 @@ def _crosses(first, period, REACH: tl.constexpr, ROWS: tl.constexpr):
 @triton.jit
 def _near(
     source, source_row, tap, position, exists, channel, period, crosses, valid, width, BACKWARDS: tl.constexpr,
-    TURNS: tl.constexpr,
+    BEFORE: tl.constexpr,
 ):  # fmt: skip
     """The rows of a sample that a tap is multiplied with, zeros where there are none."""
-    row = _around(position - tap if BACKWARDS else position + tap, period, crosses, TURNS)
+    row = _around(position - tap if BACKWARDS else position + tap, period, crosses, BEFORE)
     there = (exists & (row < valid))[:, None] & (channel < width)
     return tl.load(source + row[:, None] * source_row + channel, there, 0)
 
@@ -41,13 +43,13 @@ def _near(
 @triton.jit
 def _sum(
     source, source_row, taps, position, exists, channel, period, crosses, valid, width, TAPS: tl.constexpr,
-    FIXED: tl.constexpr, BACKWARDS: tl.constexpr, TURNS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    FIXED: tl.constexpr, BACKWARDS: tl.constexpr, BEFORE: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """sum over l of taps[l] source[k +- l] for positions k of a sample, without taps the sum of two rows."""
     total = tl.zeros((ROWS, CHANNELS), taps.dtype.element_ty)
     for tap in range(TAPS):
         value = _near(
-            source, source_row, tap, position, exists, channel, period, crosses, valid, width, BACKWARDS, TURNS
+            source, source_row, tap, position, exists, channel, period, crosses, valid, width, BACKWARDS, BEFORE
         ).to(total.dtype)  # fmt: skip
         if FIXED:
             total += value

@@ -97,7 +97,7 @@ def _of_input(
     """The gradient of x (B, N, D): of its products, of its norm by x times `by_norm` (B, N, 1), and of x itself."""
     share = -of_product.shape[-1] / x.shape[-1]
     if of_passed is not None and of_passed.dtype == x.dtype == of_product.dtype and _adds_products(x.device):
-        of_x = torch.addcmul(of_passed, x, by_norm, value=share)
+        of_x = torch.addcmul(of_passed, x, by_norm, value=share, out=x.new_empty(x.shape))
         of_x.view(-1, x.shape[-1]).addmm_(of_product.flatten(0, -2), weight)
         return of_x
     of_x = torch.addcmul(ops.linear(of_product, weight.mT).to(x.dtype), x, by_norm, value=share)

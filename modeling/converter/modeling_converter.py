@@ -95,10 +95,15 @@ class Converter(Mixer):
     def forward(self, hidden_states: torch.Tensor, context: BatchContext, as_pairs: bool = False) -> torch.Tensor:
         """See Mixer; `as_pairs`: the complex result of eq. 8 or 12, before it becomes real, (B, N, 2, D)."""
         hidden_states = keep_valid(hidden_states, context.mask)
-        mixes_by, hidden_states = self.parameter_head.read(hidden_states)
+        # In the paper's block a third one reads them: the residual connection.
+        joins = not as_pairs and self.parameter_head.joins(hidden_states)
+        if joins:
+            drawn, hidden_states = self.parameter_head(hidden_states, with_tokens=True)
         value = self.dropout(self.value(hidden_states)).unflatten(2, (2, self.config.num_attention_heads, -1))
+        if not joins:
+            drawn = self.parameter_head(hidden_states)
         without_own = self.config.block_style == "prenorm" and not as_pairs
-        mixed = self._mix(value.permute(0, 1, 3, 4, 2), mixes_by, context, without_own)
+        mixed = self._mix(value.permute(0, 1, 3, 4, 2), drawn, context, without_own)
         pairs = mixed.permute(0, 1, 4, 2, 3).flatten(3)
         return pairs if as_pairs else keep_valid(self.readout(pairs), context.mask)
 
@@ -118,20 +123,24 @@ class Converter(Mixer):
         real = torch.eye(positions, device=hidden_states.device, dtype=wide)
         value = torch.stack([real, torch.zeros_like(real)], -1)[None, :, None]
         value = value.expand(batch, -1, self.config.num_attention_heads, -1, -1)
-        mixes_by, _ = self.parameter_head.read(hidden_states)
-        return self._mix(value, mixes_by, context).transpose(1, 2).contiguous()
+        drawn = self.parameter_head(hidden_states)
+        return self._mix(value, drawn, context).transpose(1, 2).contiguous()
 
     def _mix(
-        self, value: torch.Tensor, mixes_by: torch.Tensor, context: BatchContext, without_own: bool = False
+        self,
+        value: torch.Tensor,
+        drawn: torch.Tensor | tuple[torch.Tensor, ...],
+        context: BatchContext,
+        without_own: bool = False,
     ) -> torch.Tensor:
-        """Value (B, N, H, d, 2) mixed by what the head has read of tokens that are zero on padding."""
+        """Value (B, N, H, d, 2) mixed by what the head has drawn."""
         documents = context.document_ids
         coefficients = None if self.polynomial is None else self.polynomial()
         permutation = None
         if self.config.permutations:
             keys = self.permutation_keys[:, : value.shape[1]]
             permutation = keys.argsort(-1) if documents is None else permute_documents(keys, documents)
-        return self.parameter_head(value, mixes_by, context, coefficients, permutation, without_own)
+        return self.parameter_head.mix(value, drawn, context, coefficients, permutation, without_own)
 
     @classmethod
     def auxiliary_loss(cls, mixers: Sequence["Converter"]) -> torch.Tensor | None:

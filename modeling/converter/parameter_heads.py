@@ -41,17 +41,25 @@ class LinearHead(nn.Module):
         std = config.hidden_size**-0.5
         self.projection = LinearOfUnitRows(config.hidden_size, outputs, std, config.layer_norm_eps)
 
-    def read(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens (B, N, D) -> what `forward` mixes by, the u (B, N, H, 1 + 6 L) in fp32 or wider; and the tokens for
-        others who read them, whose gradients join these in one pass.
+    def joins(self, hidden_states: torch.Tensor) -> bool:
+        """Whether the gradient of others who read the tokens can be added up with the head's own in one pass."""
+        plain = type(self.projection) is LinearOfUnitRows and are_unwatched([self.projection])
+        return plain and hidden_states.requires_grad
+
+    def forward(
+        self, hidden_states: torch.Tensor, with_tokens: bool = False
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Tokens (B, N, D) that are zero on padding -> the u, (B, N, H, 1 + 6 L), in fp32 or wider. `with_tokens`, for
+        a head that `joins`: the tokens besides, for others.
         """
-        if type(self.projection) is LinearOfUnitRows and are_unwatched([self.projection]):
+        if with_tokens:
             drawn, hidden_states = self.projection(hidden_states, with_input=True)
         else:
             drawn = self.projection(hidden_states)
-        return drawn.unflatten(-1, (self.config.num_attention_heads, -1)), hidden_states
+        drawn = drawn.unflatten(-1, (self.config.num_attention_heads, -1))
+        return (drawn, hidden_states) if with_tokens else drawn
 
-    def forward(
+    def mix(
         self,
         value: torch.Tensor,
         drawn: torch.Tensor,
@@ -60,7 +68,7 @@ class LinearHead(nn.Module):
         permutation: torch.Tensor | None,
         without_own: bool,
     ) -> torch.Tensor:
-        """Mix value (B, N, H, d, 2) by what `read` has drawn from tokens that are zero on padding.
+        """Mix value (B, N, H, d, 2) by what `forward` has drawn.
 
         `coefficients` (H, K + 1) of Chebyshev polynomials of the eigenvalues; None: the eigenvalues themselves. The
         others as in `longmix.kernels.ops.givens_mix`.
@@ -104,27 +112,31 @@ class SirenHead(nn.Module):
         self.eigenvalues = Siren(config)
         self.eigenvectors = Siren(config)
 
-    def read(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See LinearHead; here `forward` mixes by the tokens."""
-        return hidden_states, hidden_states
-
-    def forward(
-        self,
-        value: torch.Tensor,
-        hidden_states: torch.Tensor,
-        context: BatchContext,
-        coefficients: torch.Tensor | None,
-        permutation: torch.Tensor | None,
-        without_own: bool,
-    ) -> torch.Tensor:
+    def joins(self, hidden_states: torch.Tensor) -> bool:
         """See LinearHead."""
+        return False
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens (B, N, D) that are zero on padding -> eigenvalues (B, H, N), lower and upper (B, H, L, N - 1, 3)."""
         config = self.config
         split = (config.num_attention_heads, -1)
         eigenvalues = self.eigenvalues(hidden_states).unflatten(-1, split).mean(-1).transpose(1, 2)
         channels = unit_norm(self.eigenvectors(hidden_states), config.layer_norm_eps).unflatten(-1, split)
         pooled = _means_of_groups(channels, ANGLES_OF_ORDER * config.orders).unflatten(-1, (config.orders, 2, 3))
         alpha, beta, gamma = (math.pi * pooled).unbind(-1)
-        rotations = rotations_of(torch.stack([alpha + beta, alpha - beta, gamma], -1))
+        return eigenvalues, *rotations_of(torch.stack([alpha + beta, alpha - beta, gamma], -1))
+
+    def mix(
+        self,
+        value: torch.Tensor,
+        drawn: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        context: BatchContext,
+        coefficients: torch.Tensor | None,
+        permutation: torch.Tensor | None,
+        without_own: bool,
+    ) -> torch.Tensor:
+        """See LinearHead."""
+        eigenvalues, *rotations = drawn
         begins = begins_of(context)
         if begins is not None:
             between = begins[:, None, None, 1:, None]

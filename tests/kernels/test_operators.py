@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._vmap_internals import _vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -164,7 +165,7 @@ def test_calls_at_which_nobody_looks_go_past_the_dispatcher(monkeypatch):
     class Own(torch.Tensor):
         pass
 
-    x = torch.ones(2)
+    x, seen = torch.ones(2), []
     operator = operators.Operator(lambda *arguments: "dispatched", lambda *arguments: "computed")
 
     def call(*tensors):
@@ -175,6 +176,9 @@ def test_calls_at_which_nobody_looks_go_past_the_dispatcher(monkeypatch):
         assert call() == "computed"
     for tensor in (x.as_subclass(Own), torch.ones(2, device="meta")):
         assert call(x, tensor) == "dispatched"
+    assert call(torch._neg_view(x)) == call(torch._efficientzerotensor(2)) == "dispatched"
+    _vmap(lambda y: seen.append(call(y)) or y)(torch.ones(1, 2))
+    assert seen == ["dispatched"]
     for context in (
         Recorder(),
         FakeTensorMode(),

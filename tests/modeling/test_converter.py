@@ -29,7 +29,7 @@ def unitary_defect(matrix):
 
 def parameters_by(head, x, context):
     """upper, lower and phase (sines of the eigenvalues' arguments) that a linear head makes of x (B, N, D)."""
-    drawn, _ = head.read(x)
+    drawn = head(x)
     return parameters_of(drawn, None, *head.centres_and_ranges(drawn), begins_of(context))
 
 
@@ -129,15 +129,20 @@ def test_gradients_of_two_readers_are_sums(adds, monkeypatch):
     assert (of_passed == 1).all()
     (of_result,) = torch.autograd.grad(layer(x, with_input=True)[0].sum(), x)
     torch.testing.assert_close(of_result, *torch.autograd.grad(layer(x).sum(), x))
+    of_both = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 4, 5, dtype=torch.float64).mT
+    for given in (of_both, (of_both[0], torch.ones(1, 1, 4, dtype=torch.float64).expand(2, 5, 4))):
+        (found,) = torch.autograd.grad(layer(x, with_input=True), x, given)
+        torch.testing.assert_close(found, torch.autograd.grad(layer(x), x, given[0])[0] + given[1])
 
 
 def test_a_watched_projection_makes_its_results_alone(make_mixer):
-    head, seen = make_mixer("converter").parameter_head, []
-    x = torch.randn(2, 5, 16)
-    expected, _ = head.read(x)
-    head.projection.register_forward_hook(lambda module, inputs, result: seen.append(result))
-    torch.testing.assert_close(head.read(x)[0], expected, rtol=0, atol=0)
-    torch.testing.assert_close(seen[0].view_as(expected), expected, rtol=0, atol=0)
+    mixer, seen = make_mixer("converter"), []
+    x = torch.randn(2, 5, 16, requires_grad=True)
+    assert mixer.parameter_head.joins(x) and not mixer.parameter_head.joins(x.detach())
+    expected = mixer(x, BatchContext())
+    mixer.parameter_head.projection.register_forward_hook(lambda module, inputs, result: seen.append(result))
+    torch.testing.assert_close(mixer(x, BatchContext()), expected, rtol=0, atol=0)
+    assert [result.shape for result in seen] == [(2, 5, 2 * 7)]
 
 
 def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
