@@ -21,7 +21,7 @@ def is_transformed() -> bool:
 
 def are_plain(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether all hold their data themselves, and nobody transforms what is dispatched, or looks at it."""
-    if is_transformed() or torch._C._len_torch_dispatch_stack():
+    if is_transformed() or torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled():
         return False
     if any(type(mode) is not DeviceContext for mode in _modes()):
         return False

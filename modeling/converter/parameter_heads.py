@@ -42,8 +42,10 @@ class LinearHead(nn.Module):
         self.projection = LinearOfUnitRows(config.hidden_size, outputs, std, config.layer_norm_eps)
 
     def joins(self, hidden_states: torch.Tensor) -> bool:
-        """Whether the gradient of others who read the tokens can be added up with the head's own in one pass."""
-        plain = type(self.projection) is LinearOfUnitRows and are_unwatched([self.projection])
+        """Whether the gradient of others who read the tokens can be added up with the head's own in one pass; who
+        watches head or projection sees them as they are.
+        """
+        plain = type(self.projection) is LinearOfUnitRows and are_unwatched([self, self.projection])
         return plain and hidden_states.requires_grad
 
     def forward(

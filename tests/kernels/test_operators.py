@@ -183,6 +183,7 @@ def test_calls_at_which_nobody_looks_go_past_the_dispatcher(monkeypatch):
         Recorder(),
         FakeTensorMode(),
         FlopCounterMode(display=False),
+        torch.autograd.profiler.profile(),
         torch.autograd.forward_ad.dual_level(),
     ):
         with context:

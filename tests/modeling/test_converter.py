@@ -140,9 +140,11 @@ def test_a_watched_projection_makes_its_results_alone(make_mixer):
     x = torch.randn(2, 5, 16, requires_grad=True)
     assert mixer.parameter_head.joins(x) and not mixer.parameter_head.joins(x.detach())
     expected = mixer(x, BatchContext())
-    mixer.parameter_head.projection.register_forward_hook(lambda module, inputs, result: seen.append(result))
-    torch.testing.assert_close(mixer(x, BatchContext()), expected, rtol=0, atol=0)
-    assert [result.shape for result in seen] == [(2, 5, 2 * 7)]
+    for module in (mixer.parameter_head.projection, mixer.parameter_head):
+        hook = module.register_forward_hook(lambda module, inputs, result: seen.append(result))
+        torch.testing.assert_close(mixer(x, BatchContext()), expected, rtol=0, atol=0)
+        hook.remove()
+    assert [result.shape for result in seen] == [(2, 5, 2 * 7), (2, 5, 2, 7)]
 
 
 def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
