@@ -1,6 +1,5 @@
 """Calls that torch makes here and now, of tensors as they are."""
 
-import functools
 from collections.abc import Iterable
 
 import torch
@@ -25,19 +24,26 @@ def are_plain(tensors: Iterable[torch.Tensor]) -> bool:
         return False
     if any(type(mode) is not DeviceContext for mode in _modes()):
         return False
-    return all(_is_plain(tensor) for tensor in tensors)
+    # Subclasses compute as they do. Every call asks this of every tensor: a list is faster than what yields.
+    return all([type(x) in _OWN and (_keys(x).raw_repr() in _KNOWN or _is_new(x)) for x in tensors])
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    # Subclasses compute as they do.
-    if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.device.type == "meta":
+_OWN = (torch.Tensor, nn.Parameter)
+_keys = torch._C._dispatch_keys  # what torch's dispatcher looks at in a tensor
+_KNOWN: set[int] = set()  # those of tensors that hold their data themselves, as far as some have been seen
+
+
+def _is_new(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds its data itself, which is noted.
+
+    Signs that are yet to be changed, zeros without memory, and batches of torch's older vmap have a key more than that.
+    """
+    if tensor.device.type == "meta":
         return False
-    # Signs that are yet to be changed, zeros without memory, batches of torch's older vmap: all have a key more.
-    return not torch._C._dispatch_keys(tensor).raw_repr() & ~_keys_of(tensor.device.type)
-
-
-@functools.cache
-def _keys_of(device: str) -> int:
-    """What torch's dispatcher looks at in a tensor that holds its data itself."""
     with torch.inference_mode(False):
-        return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
+        plain = _keys(torch.empty(0, device=tensor.device)).raw_repr()
+    found = _keys(tensor).raw_repr()
+    if found & ~plain:
+        return False
+    _KNOWN.add(found)
+    return True
