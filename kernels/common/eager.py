@@ -24,8 +24,8 @@ def are_plain(tensors: Iterable[torch.Tensor]) -> bool:
         return False
     if any(type(mode) is not DeviceContext for mode in _modes()):
         return False
-    # Subclasses compute as they do. Every call asks this of every tensor: a list is faster than what yields.
-    return all([type(x) in _OWN and (_keys(x).raw_repr() in _KNOWN or _is_new(x)) for x in tensors])
+    # Subclasses compute as they do.
+    return all(type(x) in _OWN and (_keys(x).raw_repr() in _KNOWN or _is_new(x)) for x in tensors)
 
 
 _OWN = (torch.Tensor, nn.Parameter)
