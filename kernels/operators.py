@@ -125,5 +125,5 @@ def differentiate(
         return output
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(backward)}
-    # The name is what profilers show.
+    # The name is what a result's `grad_fn` shows, and anomaly mode.
     forward.function = type(forward.registered._name, (torch.autograd.Function,), methods)
